@@ -1,0 +1,1 @@
+"""The implementations that harness measures; each is usable on its own."""

@@ -1,0 +1,3 @@
+from setuptools import setup
+
+setup(cffi_modules=[f"csrc/build.py:{name}" for name in ("mapping",)])
