@@ -21,7 +21,16 @@ LIBRARIES = {
     "mapping": ("impl.mapping._native", ["mapping.c"], ["mapping.h"]),
 }
 # -ffp-contract=off: a contracted multiply-add moves last bits, so results would depend on the machine.
-FLAGS = ["-O3", "-std=c11", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
+FLAGS = [
+    "-O3",
+    "-std=c11",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fvisibility=hidden",
+    "-pthread",
+    "-Wall",
+    "-Wextra",
+]
 
 
 def source_digest(name: str) -> str:

@@ -44,13 +44,25 @@ from pathlib import Path
 
 PROTOCOL = 1
 #: environment variables that change speed or results, by prefix
-SPEED_VARIABLES = ("OMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "PYTHON", "TORCH", "DGL", "MALLOC_", "GLIBC_", "LD_", "KMP_")
+SPEED_VARIABLES = (
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "NUMEXPR_",
+    "PYTHON",
+    "TORCH",
+    "DGL",
+    "MALLOC_",
+    "GLIBC_",
+    "LD_",
+    "KMP_",
+)
 
 
 class Fault(Exception):
     """Bad input: where it is, what was expected, what was found and what to do next; the harness exits with 2."""
 
-    def __init__(self, where: str, expected: str, found: str, next: str = ""):  # noqa: A002 (the protocol's word)
+    def __init__(self, where: str, expected: str, found: str, next: str = ""):
         self.where, self.expected, self.found, self.next = where, expected, found, next
         super().__init__(str(self))
 
@@ -412,8 +424,15 @@ def serve(kind: type[Workload], argv: list[str] | None = None) -> None:
             _by_hand(served, options, say)
     except Fault as fault:
         if under_harness:
-            say({"kind": "error", "where": fault.where, "expected": fault.expected, "found": fault.found,
-                 "next": fault.next})
+            say(
+                {
+                    "kind": "error",
+                    "where": fault.where,
+                    "expected": fault.expected,
+                    "found": fault.found,
+                    "next": fault.next,
+                }
+            )
         print(f"error: {fault}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # the harness is gone
