@@ -18,6 +18,7 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 #: library -> (extension module, translation units, headers and included files)
 LIBRARIES = {
+    "events": ("impl.events._native", ["events.c"], ["events.h"]),
     "mapping": ("impl.mapping._native", ["mapping.c"], ["mapping.h"]),
 }
 # -ffp-contract=off: a contracted multiply-add moves last bits, so results would depend on the machine.
