@@ -19,7 +19,8 @@ HERE = Path(__file__).resolve().parent
 #: library -> (extension module, translation units, headers and included files)
 LIBRARIES = {
     "events": ("impl.events._native", ["events.c"], ["events.h"]),
-    "mapping": ("impl.mapping._native", ["mapping.c"], ["mapping.h"]),
+    "gnn": ("impl.gnn._native", ["gnn.c"], ["gnn.h", "gnn_step.h"]),
+    "mapping": ("impl.mapping._native", ["mapping.c", "mapping_subdivide.c"], ["mapping.h", "mapping_internal.h"]),
 }
 # -ffp-contract=off: a contracted multiply-add moves last bits, so results would depend on the machine.
 FLAGS = [
