@@ -254,7 +254,26 @@ def read(path: Path) -> list[AnyEntry]:
         raise ConfigurationError(
             sentence(f"{path}: schema", f"at most {SCHEMA}", str(entries[0].schema), "update harness to read it")
         )
-    return entries
+    return settle(entries)
+
+
+def settle(entries: list[AnyEntry]) -> list[AnyEntry]:
+    """Without what an interruption left half done.
+
+    A unit that was running when the harness ended is run again under the same number, with the same coins, after a
+    note 'resumed'; its first, unfinished attempt does not count. So does an `end` that was not the last.
+    """
+    settled: list[AnyEntry] = []
+    for entry in entries:
+        if isinstance(entry, Note) and entry.about == "resumed":
+            closed = {unit.unit for unit in of(settled, Unit)}
+            settled = [
+                old
+                for old in settled
+                if not isinstance(old, End) and (getattr(old, "unit", None) is None or old.unit in closed)
+            ]
+        settled.append(entry)
+    return settled
 
 
 def _entries(path: Path, lines: list[bytes]) -> Iterator[AnyEntry]:

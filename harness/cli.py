@@ -1,0 +1,239 @@
+"""Arguments in, exit code out; no measuring, no arithmetic."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from harness import __version__
+from harness.errors import ConfigurationError, HarnessError, Interrupted, sentence
+from harness.worker import Fault, parse_settings
+
+
+class _Group(click.Group):
+    """Prints every expected failure once, as one sentence, and ends with its exit code."""
+
+    def invoke(self, context: click.Context):
+        try:
+            return super().invoke(context)
+        except HarnessError as error:
+            click.echo(f"harness: {error}", err=True)
+            context.exit(error.exit_code)
+        except Fault as fault:
+            click.echo(f"harness: {fault}", err=True)
+            context.exit(ConfigurationError.exit_code)
+        except OSError as error:
+            click.echo(f"harness: {_os_sentence(error)}", err=True)
+            context.exit(ConfigurationError.exit_code)
+        except KeyboardInterrupt:
+            click.echo("harness: interrupted", err=True)
+            context.exit(Interrupted.exit_code)
+
+    def resolve_command(self, context, arguments):
+        from harness.worker import nearest
+
+        name = arguments[0] if arguments else ""
+        if name and not name.startswith("-") and self.get_command(context, name) is None:
+            hint = nearest(name, self.commands)
+            known = ", ".join(self.commands)
+            click.echo(
+                f"harness: no command '{name}'; there is {known}" + (f"; {hint}" if hint else ""),
+                err=True,
+            )
+            context.exit(ConfigurationError.exit_code)
+        return super().resolve_command(context, arguments)
+
+
+def _os_sentence(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="harness")
+def cli() -> None:
+    """Tell whether B is faster than A and still right, on a shared, noisy machine."""
+
+
+def _overlays(command):
+    """The options -p and -s, which every command that resolves an arm has."""
+    command = click.option(
+        "-s",
+        "settings",
+        multiple=True,
+        metavar="TABLE.KEY=VALUE",
+        help="Override any key of the scenario, for instance -s gate.margin=0.05.",
+    )(command)
+    return click.option(
+        "-p", "parameters", multiple=True, metavar="KEY=VALUE", help="Set a parameter of both arms, as a TOML value."
+    )(command)
+
+
+_reports_option = click.option(
+    "--reports",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Folder for reports (default: reports/ of the project).",
+)
+
+
+@cli.command()
+@click.argument("a")
+@click.argument("b")
+@_overlays
+@click.option("--blocks", type=click.IntRange(min=1), help="Number of blocks (resident mode).")
+@click.option("--pairs", type=click.IntRange(min=1), help="Pairs in a block; in process mode, pairs in all.")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of all coins (default: a fresh one, recorded).")
+@click.option("--strict", is_flag=True, help="Exit 1, not 3, when B is slower by an amount that is not settled.")
+@click.option("--keep-going", is_flag=True, help="Finish the comparison even when outputs disagree.")
+@click.option("--resume", type=click.Path(path_type=Path), help="Go on with an interrupted comparison (its folder).")
+@_reports_option
+@click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the summary.")
+@click.option("--quiet", is_flag=True, help="Print the verdict line alone, and no progress.")
+def ab(a, b, parameters, settings, blocks, pairs, seed, strict, keep_going, resume, reports, as_json, quiet) -> None:
+    """Compare arm B with arm A: measure, record, decide, report.
+
+    An arm is scenario:arm, scenario:arm,key=value, a bare arm name that one scenario has, or a command in quotes.
+    """
+    from harness import comparison
+
+    overrides = parse_settings(list(settings))
+    for path, value in (("schedule.blocks", blocks), ("schedule.pairs", pairs), ("schedule.seed", seed)):
+        if value is not None:
+            overrides[path] = value
+    if strict:
+        overrides["gate.strict"] = True
+    folder = comparison.compare(
+        a,
+        b,
+        parameters=parse_settings(list(parameters)),
+        overrides=overrides,
+        reports=reports,
+        resume=resume,
+        keep_going=keep_going,
+        quiet=quiet or as_json,
+        command=sys.argv[1:],
+    )
+    _finish(folder, as_json, quiet)
+
+
+def _finish(folder: Path, as_json: bool, quiet: bool) -> None:
+    """Write the pages of a finished record, print the summary and leave with the verdict's exit code."""
+    from harness import records, report
+
+    summary = report.write(folder, records.read(folder))
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+    elif quiet:
+        click.echo(f"{summary['verdict']['word']}: {summary['verdict']['reason']}")
+    else:
+        click.echo(report.terminal(summary, colour=_colour()), nl=False)
+        click.echo(f"report: {_relative(folder / 'report.html')}")
+    click.get_current_context().exit(summary["exit_code"])
+
+
+def _colour() -> bool:
+    import os
+
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def _relative(path: Path) -> str:
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+@cli.command()
+@click.argument("arm")
+@_overlays
+@click.option("--warmup", type=click.IntRange(min=0), default=1, show_default=True, help="Warm-up iterations.")
+@click.option("--iterations", type=click.IntRange(min=1), default=3, show_default=True, help="Steady iterations.")
+def run(arm, parameters, settings, warmup, iterations) -> None:
+    """Run one arm once and print its lines: for debugging an arm."""
+    from harness import comparison
+
+    comparison.run_once(
+        arm,
+        parameters=parse_settings(list(parameters)),
+        overrides=parse_settings(list(settings)),
+        warmup=warmup,
+        iterations=iterations,
+        say=click.echo,
+    )
+
+
+@cli.command("list")
+@_reports_option
+def list_(reports) -> None:
+    """List the scenarios, their arms and last verdicts."""
+    from harness import listing
+
+    root = _root()
+    for line in listing.table(root, reports or root / "reports"):
+        click.echo(line)
+
+
+@cli.command()
+@click.argument("name", metavar="SCENARIO")
+@_overlays
+@_reports_option
+def show(name, parameters, settings, reports) -> None:
+    """Show one scenario: question, arms with their commands, every key with its value, last verdicts."""
+    from harness import listing
+
+    root = _root()
+    overrides = parse_settings(list(settings))
+    overrides |= {f"parameters.{key}": value for key, value in parse_settings(list(parameters)).items()}
+    for line in listing.details(root, name, overrides, reports or root / "reports"):
+        click.echo(line)
+
+
+@cli.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the summary.")
+@click.option("--quiet", is_flag=True, help="Print the verdict line alone.")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write the pages here instead of beside the record (one RUN only).",
+)
+def report(runs, as_json, quiet, output) -> None:
+    """Render html, md and json again from records; the verdict is that of the record, on any machine."""
+    from harness import records
+    from harness import report as reporting
+
+    if output is not None and len(runs) > 1:
+        raise ConfigurationError(sentence("--output", "one RUN", f"{len(runs)}", "render them one by one"))
+    worst = 0
+    for path in runs:
+        folder = path if path.is_dir() else path.parent
+        summary = reporting.write(output or folder, records.read(path))
+        if as_json:
+            click.echo(json.dumps(summary, indent=2))
+        elif quiet:
+            click.echo(f"{summary['verdict']['word']}: {summary['verdict']['reason']}")
+        else:
+            click.echo(reporting.terminal(summary, colour=_colour()), nl=False)
+            click.echo(f"report: {_relative((output or folder) / 'report.html')}")
+        worst = _worst(worst, summary["exit_code"])
+    click.get_current_context().exit(worst)
+
+
+def _worst(first: int, second: int) -> int:
+    """The worse of two exit codes in the order 1, 4, 3, 0."""
+    order = (1, 4, 3, 0)
+    return min(first, second, key=order.index)
+
+
+def _root() -> Path:
+    from harness.scenario import FOLDER, project_root
+
+    root = project_root(Path.cwd())
+    if root is None:
+        raise ConfigurationError(
+            sentence(str(Path.cwd()), f"a folder '{FOLDER}' here or above", "none", "go into the project")
+        )
+    return root

@@ -1,0 +1,185 @@
+"""One `harness ab` from references to a finished record: resolve, open or resume, run."""
+
+import datetime
+import json
+import secrets
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from harness import __version__, arms, machine, records, runner
+from harness.arms import Resolved
+from harness.errors import ConfigurationError, sentence
+from harness.process import ArmProcess, VoidSlot, supervision
+from harness.progress import Progress
+
+
+def compare(
+    a: str,
+    b: str,
+    *,
+    parameters: dict[str, Any],
+    overrides: dict[str, Any],
+    command: list[str],
+    reports: Path | None = None,
+    resume: Path | None = None,
+    keep_going: bool = False,
+    quiet: bool = False,
+) -> Path:
+    """Measure B against A and return the folder of the record.
+
+    Raises ConfigurationError (nothing is kept), UnfitError or Interrupted.
+    """
+    resolved = arms.resolve(a, b, parameters=parameters, overrides=overrides)
+    reports = reports or resolved.root / "reports"
+    if resume is not None:
+        folder, entries = _reopen(resume, resolved)
+    else:
+        folder, entries = _open(reports, resolved, command)
+    with records.Writer(folder) as writer:
+        if resume is None:
+            writer.write(entries[0])
+        elif isinstance(entries[-1], records.End) and entries[-1].state == "complete":
+            raise ConfigurationError(f"{folder}: the comparison is complete; there is nothing to resume")
+        else:
+            note = records.Note(about="resumed", message=f"resumed at {_now().isoformat(timespec='seconds')}")
+            writer.write(note)
+            entries = records.settle([*entries, note])
+        opening: records.Comparison = entries[0]
+        word = "block" if opening.plan["mode"] == "resident" else "pair"
+        progress = Progress(resolved.scenario.name, word, opening.plan["units"], quiet=quiet)
+        running = runner.Runner(resolved, opening.plan, opening.seed, entries, writer, progress, keep_going=keep_going)
+        try:
+            running.run()
+        except ConfigurationError:
+            # An arm refused its input before anything was measured: leave no empty comparison behind.
+            if resume is None and not records.of(entries, records.Slot):
+                shutil.rmtree(folder)
+            raise
+    return folder
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def _open(reports: Path, resolved: Resolved, command: list[str]) -> tuple[Path, list]:
+    """A new folder, never an old one, and the entry that opens its record."""
+    scenario = resolved.scenario
+    mode = scenario.schedule.mode
+    if mode == "resident" and not (resolved.a.speaks_protocol and resolved.b.speaks_protocol):
+        raise ConfigurationError(
+            sentence("schedule.mode", "'process' for an arm that is a command", "'resident'", 'set mode = "process"')
+        )
+    created = _now()
+    run = f"{created.strftime('%Y%m%dT%H%M%SZ')}-{secrets.token_hex(3)}"
+    folder = reports / scenario.name / run
+    seed = scenario.schedule.seed if scenario.schedule.seed is not None else runner.new_seed()
+    opening = records.Comparison(
+        run=run,
+        created=created.isoformat(timespec="seconds"),
+        harness_version=__version__,
+        command=["harness", *command],
+        scenario=scenario.as_dict(),
+        arms={letter: arm.as_dict() for letter, arm in resolved.arms.items()},
+        seed=seed,
+        plan={
+            "mode": mode,
+            "units": scenario.schedule.units,
+            "pairs": 1 if mode == "process" else scenario.schedule.pairs_or_default,
+            "warmup": scenario.schedule.warmup,
+            "fixed": True,
+            "cap": 2 * scenario.schedule.units,
+        },
+        machine=machine.describe(),
+        revision=_revision(resolved.root),
+    )
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigurationError(
+            sentence(str(folder), "a folder that can be made", error.strerror or str(error), "try --reports DIR")
+        ) from None
+    return folder, [opening]
+
+
+def _reopen(path: Path, resolved: Resolved) -> tuple[Path, list]:
+    """An interrupted record; refused when it answers another question."""
+    entries = records.read(path)
+    folder = path if path.is_dir() else path.parent
+    opening: records.Comparison = entries[0]
+    if opening.scenario != resolved.scenario.as_dict():
+        raise ConfigurationError(
+            f"{folder}: its scenario differs from '{resolved.scenario.name}' as it is now; "
+            "resume with the same options, or start anew"
+        )
+    recorded = {letter: arm["command"] for letter, arm in opening.arms.items()}
+    wanted = {letter: arm.command for letter, arm in resolved.arms.items()}
+    if recorded != wanted:
+        raise ConfigurationError(f"{folder}: it compares other arms; resume with the arms it was started with")
+    return folder, entries
+
+
+def _revision(root: Path) -> dict[str, Any]:
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    dirty = None if commit is None else bool(git("status", "--porcelain", "--untracked-files=no"))
+    return {"commit": commit, "dirty": dirty}
+
+
+def run_once(reference: str, *, parameters, overrides, warmup: int, iterations: int, say) -> None:
+    """Launch one arm, iterate, and say every line of its answers; raises ConfigurationError with its complaint."""
+    resolved = arms.one(reference, parameters=parameters, overrides=overrides)
+    arm, question = resolved.a, resolved.scenario.scenario
+    timeout = question.timeout
+    try:
+        with supervision():
+            process = ArmProcess(
+                arm.command,
+                cwd=arm.cwd,
+                environment=arm.environment,
+                speaks_protocol=arm.speaks_protocol,
+                stdin=question.stdin,
+                memory_limit=question.memory_limit,
+                nice=question.nice,
+                pin=question.pin,
+            )
+            try:
+                if arm.speaks_protocol:
+                    say(_line(process.header(timeout)))
+                    say(_line(process.ask({"do": "setup"}, timeout)[0]))
+                    for phase, count in (("warmup", warmup), ("steady", iterations)):
+                        for _ in range(count):
+                            say(_line(process.ask({"do": "iterate", "phase": phase}, timeout)[0]))
+                    say(_line(process.ask({"do": "fingerprint"}, timeout)[0]))
+                    ended = process.close(timeout)
+                else:
+                    ended = process.wait(timeout)
+                    process.check(ended)
+            finally:
+                process.end()
+    except VoidSlot as void:
+        say(void.stderr.rstrip() or "(the arm printed nothing on standard error)")
+        raise ConfigurationError(f"arm '{arm.name}': {void.reason}: {void.message}") from None
+    say(
+        _line(
+            {
+                "kind": "exit",
+                "exit_code": ended.exit_code,
+                "seconds": ended.seconds,
+                "cpu_seconds": ended.cpu_seconds,
+                "peak_rss_bytes": ended.peak_rss_bytes,
+            }
+        )
+    )
+
+
+def _line(message) -> str:
+    return json.dumps(message)

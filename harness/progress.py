@@ -1,0 +1,79 @@
+"""What a person sees while a comparison runs: one line on standard error, rewritten between slots, never inside one."""
+
+import sys
+import time
+from typing import TextIO
+
+
+class Progress:
+    """Shows how far a comparison is and about how long it will still take.
+
+    On a terminal one line is rewritten; elsewhere one line a unit is printed. The ratio is not shown: whoever watches
+    it is tempted to stop when it looks right.
+    """
+
+    def __init__(self, name: str, unit_word: str, planned: int, *, quiet: bool = False, stream: TextIO | None = None):
+        self._stream = stream or sys.stderr
+        self._quiet = quiet
+        self._live = not quiet and self._stream.isatty()
+        self._name, self._word, self._planned = name, unit_word, planned
+        self._started = time.monotonic()
+        self._fresh = 0.0  # units done in this run, fractions included; what the estimate rests on
+        self._shown = ""
+
+    def _left(self, remaining: float) -> str:
+        if self._fresh <= 0:
+            return ""
+        seconds = (time.monotonic() - self._started) / self._fresh * remaining
+        return f" · about {duration(seconds)} left"
+
+    def step(self, unit: int, kept: int, fraction: float, voids: int, what: str) -> None:
+        """Between slots: the unit that runs, how much of it is done, and what comes next."""
+        if not self._live:
+            return
+        left = self._left(max(0.0, self._planned - kept - fraction))
+        void = f" · {voids} void" if voids else ""
+        self._line(f"{self._name} · {self._word} {unit + 1} of {self._planned}, {what}{void}{left}")
+
+    def advance(self, fraction: float) -> None:
+        """A part of a unit is done."""
+        self._fresh += fraction
+
+    def unit_done(self, unit: int, kept: int, state: str) -> None:
+        """One unit is over."""
+        if self._quiet or self._live:
+            return
+        left = self._left(max(0, self._planned - kept))
+        print(f"{self._name}: {self._word} {unit + 1} {state}, {kept} of {self._planned} done{left}", file=self._stream)
+
+    def note(self, message: str) -> None:
+        """Something happened that the user should see at once, a void for instance."""
+        if self._quiet:
+            return
+        self._clear()
+        print(message, file=self._stream)
+
+    def close(self) -> None:
+        self._clear()
+
+    def _line(self, text: str) -> None:
+        padding = " " * max(0, len(self._shown) - len(text))
+        self._stream.write(f"\r{text}{padding}")
+        self._stream.flush()
+        self._shown = text
+
+    def _clear(self) -> None:
+        if self._shown:
+            self._stream.write("\r" + " " * len(self._shown) + "\r")
+            self._stream.flush()
+            self._shown = ""
+
+
+def duration(seconds: float) -> str:
+    """17 s, 2 min 5 s, 1 h 3 min."""
+    seconds = max(0, round(seconds))
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"

@@ -1,0 +1,489 @@
+"""Walks the schedule: launches, warms up, iterates, supervises; the only loop that measures.
+
+Every entry is written as it happens. A unit (a block in resident mode, a pair in process mode) is closed by a `unit`
+entry; a void one is replaced at the end of the schedule under a number of its own, with coins of its own.
+"""
+
+import contextlib
+import hashlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from harness import fingerprint, load, process, records, schedule
+from harness.arms import Arm, Resolved
+from harness.errors import ConfigurationError, Interrupted
+from harness.process import ArmProcess, VoidSlot
+from harness.progress import Progress
+
+_LETTERS = {"A": "a", "B": "b"}
+_RERUNS = 3
+
+
+class Runner:
+    """Runs one comparison into one record.
+
+    Parameters
+    ----------
+    resolved : Resolved         scenario and arms
+    plan : dict                 the record's plan: mode, units, pairs, warmup, fixed, cap
+    seed : int                  of all coins
+    entries : list              the record so far, the `comparison` entry at least; extended in place
+    writer : records.Writer     where entries go
+    progress : Progress         what the user sees
+    keep_going : bool           finish even though outputs disagree
+    """
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        plan: dict[str, Any],
+        seed: int,
+        entries: list,
+        writer: records.Writer,
+        progress: Progress,
+        *,
+        keep_going: bool = False,
+    ):
+        self.resolved, self.plan, self.seed = resolved, plan, seed
+        self.entries, self.writer, self.progress = entries, writer, progress
+        self.keep_going = keep_going
+        self.scenario = resolved.scenario
+        self.question = resolved.scenario.scenario
+        self.sampler = load.Sampler()
+        self._headers: dict[str, dict] = {}
+        slots = records.of(entries, records.Slot)
+        self._origin = time.perf_counter() - (max(slot.at for slot in slots) if slots else 0.0)
+        self._warmed = False
+
+    # ------------------------------------------------------------------------------------------- the comparison
+
+    def run(self) -> None:
+        """Run units until the schedule says that the comparison is over; writes the `end` entry.
+
+        Raises Interrupted on Ctrl-C, after the record was closed; ConfigurationError when an arm refuses its input
+        or the two arms cannot be compared.
+        """
+        run_unit = self._run_block if self.plan["mode"] == "resident" else self._run_pair
+        try:
+            with process.supervision():
+                while (unit := self._next_unit()) is not None:
+                    state = run_unit(unit)
+                    self._write(records.Unit(unit=unit, state=state))
+                    self.progress.unit_done(unit, self._kept(), state)
+                    if self._outputs_disagree() and not self.keep_going:
+                        self._write(records.End(state="stopped", message="outputs disagree"))
+                        return
+                self._write(records.End(state="complete"))
+        except KeyboardInterrupt:
+            self._write(records.End(state="interrupted", message="by the user"))
+            raise Interrupted("interrupted; what was measured is in the record, --resume goes on with it") from None
+        finally:
+            self.progress.close()
+
+    def _next_unit(self) -> int | None:
+        return schedule.next_unit(self.entries)
+
+    def _kept(self) -> int:
+        return sum(entry.state == "complete" for entry in records.of(self.entries, records.Unit))
+
+    def _voids(self) -> int:
+        return len(records.of(self.entries, records.Void))
+
+    def _write(self, entry: records.Entry) -> None:
+        self.writer.write(entry)
+        self.entries.append(entry)
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._origin
+
+    # --------------------------------------------------------------------------------------------- resident mode
+
+    def _run_block(self, unit: int) -> str:
+        """One launch of both arms and the pairs inside it; returns the unit's state."""
+        coins = schedule.plan_unit(self.seed, unit, "resident", self.plan["pairs"])
+        order = [_LETTERS[letter] for letter in coins.launch]
+        steps = len(order) * (self.plan["warmup"] + 1) + 2 * len(coins.pairs)
+        before = self.sampler.scan()
+        state = "complete"
+        with contextlib.ExitStack() as stack:
+            running: dict[str, ArmProcess] = {}
+            try:
+                for place, arm in enumerate(order):
+                    self._step(unit, 0, steps, "launch")
+                    running[arm] = stack.enter_context(self._launch(unit, arm, place))
+                self._check_comparable()
+                for arm in order:
+                    self._setup(unit, arm, running[arm])
+                for _ in range(self.plan["warmup"]):
+                    for arm in order:
+                        self._step(unit, 1, steps, "warm-up")
+                        self._iterate(unit, arm, running, "warmup")
+                for arm in order:
+                    self._fingerprint(unit, arm, running[arm], "warm")
+                for number, letters in enumerate(coins.pairs):
+                    self._step(unit, 2, steps, f"pair {number + 1} of {len(coins.pairs)}")
+                    self._pair(unit, number, letters, running)
+                for arm in order:
+                    self._fingerprint(unit, arm, running[arm], "end")
+                for arm in order:
+                    self._close(arm, running[arm])
+            except VoidSlot as void:
+                self._void(unit, void)
+                state = "void"
+        self._load(unit, before)
+        return state
+
+    def _pair(self, unit: int, number: int, letters: str, running: dict[str, ArmProcess]) -> None:
+        pids = {arm: arm_process.pid for arm, arm_process in running.items()}
+        for position, letter in enumerate(letters):
+            arm = _LETTERS[letter]
+            counters = self.sampler.counters([pids[arm]])
+            self._iterate(unit, arm, running, "steady", number, position, counters)
+
+    def _iterate(
+        self,
+        unit: int,
+        arm: str,
+        running: dict[str, ArmProcess],
+        phase: str,
+        pair: int | None = None,
+        position: int | None = None,
+        counters: dict[str, float] | None = None,
+    ) -> records.Slot:
+        """One timed iteration of one arm while the other waits on its pipe."""
+        idle = next((other for name, other in running.items() if name != arm), None)
+        idle_before = idle.cpu_seconds() if idle is not None and pair is not None else None
+        at = self._now()
+        with self._naming(arm, pair):
+            reply, outside = running[arm].ask({"do": "iterate", "phase": phase}, self.question.timeout)
+            self._check_time(arm, reply, outside)
+        around = {}
+        if counters is not None:
+            after = self.sampler.counters([running[arm].pid])
+            around = {name: after[name] - value for name, value in counters.items() if name in after}
+        slot = records.Slot(
+            unit=unit,
+            arm=arm,
+            phase=phase,
+            index=reply["index"],
+            at=at,
+            seconds=reply["seconds"],
+            cpu_seconds=reply["cpu_seconds"],
+            pair=pair,
+            position=position,
+            outside_seconds=outside,
+            units=reply["units"],
+            work=reply["work"],
+            counters=reply["counters"],
+            totals=reply["totals"],
+            idle_cpu_seconds=None if idle_before is None else idle.cpu_seconds() - idle_before,
+            load=around,
+        )
+        self._write(slot)
+        return slot
+
+    # ---------------------------------------------------------------------------------------------- process mode
+
+    def _run_pair(self, unit: int) -> str:
+        """One pair of whole processes; returns the unit's state."""
+        coins = schedule.plan_unit(self.seed, unit, "process", 1)
+        state = "complete"
+        for position, letter in enumerate(coins.pairs[0]):
+            arm = _LETTERS[letter]
+            self._step(unit, position, 2, f"arm {letter}")
+            before = self.sampler.scan()
+            try:
+                if self.resolved.arms[arm].speaks_protocol:
+                    self._protocol_process(unit, arm, position)
+                else:
+                    self._command_process(unit, arm, position)
+            except VoidSlot as void:
+                void.arm, void.pair = void.arm or arm, 0
+                self._void(unit, void)
+                state = "void"
+            self._load(unit, before, arm, position)
+            if state == "void":
+                break
+        return state
+
+    def _protocol_process(self, unit: int, arm: str, position: int) -> None:
+        with self._launch(unit, arm, position) as running, self._naming(arm, 0):
+            self._check_comparable()
+            self._setup(unit, arm, running)
+            for _ in range(self.plan["warmup"]):
+                self._iterate(unit, arm, {arm: running}, "warmup")
+            at = self._now()
+            reply, outside = running.ask({"do": "iterate", "phase": "steady"}, self.question.timeout)
+            self._check_time(arm, reply, outside)
+            self._fingerprint(unit, arm, running, "end")
+            ended = self._close(arm, running)
+            self._write(
+                records.Slot(
+                    unit=unit,
+                    arm=arm,
+                    phase="steady",
+                    index=reply["index"],
+                    at=at,
+                    seconds=reply["seconds"],
+                    cpu_seconds=reply["cpu_seconds"],
+                    pair=0,
+                    position=position,
+                    outside_seconds=outside,
+                    units=reply["units"],
+                    work=reply["work"],
+                    counters=reply["counters"],
+                    totals=reply["totals"],
+                    process_seconds=ended.seconds,
+                    process_cpu_seconds=ended.cpu_seconds,
+                    startup_seconds=running.startup_seconds,
+                    peak_rss_bytes=ended.peak_rss_bytes,
+                )
+            )
+
+    def _command_process(self, unit: int, arm: str, position: int) -> None:
+        outputs = self.question.outputs
+        stale = _modified(self._cwd(arm), outputs)
+        at = self._now()
+        with self._launch(unit, arm, position) as running, self._naming(arm, 0):
+            ended = running.wait(self.question.timeout)
+            running.check(ended)
+            work, digests = _outputs(self._cwd(arm), outputs, stale)
+            if outputs:
+                self._write(records.Fingerprint(unit=unit, arm=arm, when="end", work=work, digests=digests))
+            self._write(
+                records.Slot(
+                    unit=unit,
+                    arm=arm,
+                    phase="steady",
+                    index=0,
+                    at=at,
+                    seconds=ended.seconds,
+                    cpu_seconds=ended.cpu_seconds,
+                    pair=0,
+                    position=position,
+                    outside_seconds=ended.seconds,
+                    work=work,
+                    process_seconds=ended.seconds,
+                    process_cpu_seconds=ended.cpu_seconds,
+                    peak_rss_bytes=ended.peak_rss_bytes,
+                )
+            )
+
+    def _cwd(self, arm: str) -> Path:
+        return Path(self.resolved.arms[arm].cwd)
+
+    # ------------------------------------------------------------------------------------------- single exchanges
+
+    @contextlib.contextmanager
+    def _launch(self, unit: int, arm: str, order: int):
+        """Start an arm and read its header; whatever happens inside, its process tree is ended afterwards."""
+        described = self.resolved.arms[arm]
+        at = self._now()
+        with self._naming(arm, None):
+            running = ArmProcess(
+                described.command,
+                cwd=described.cwd,
+                environment=described.environment,
+                speaks_protocol=described.speaks_protocol,
+                stdin=self.question.stdin,
+                memory_limit=self.question.memory_limit,
+                nice=self.question.nice,
+                pin=self.question.pin,
+            )
+        try:
+            header = None
+            if described.speaks_protocol:
+                with self._naming(arm, None):
+                    header = running.header(self.question.timeout)
+                self._headers[arm] = header
+            self._write(
+                records.Launch(
+                    unit=unit,
+                    arm=arm,
+                    order=order,
+                    pid=running.pid,
+                    at=at,
+                    startup_seconds=running.startup_seconds,
+                    header=header,
+                )
+            )
+            yield running
+        finally:
+            running.end()
+
+    @contextlib.contextmanager
+    def _naming(self, arm: str, pair: int | None):
+        """Give a void or an arm's own complaint the name of the arm it came from."""
+        try:
+            yield
+        except VoidSlot as void:
+            if void.arm is None:
+                void.arm, void.pair = arm, pair
+            raise
+
+    def _setup(self, unit: int, arm: str, running: ArmProcess) -> None:
+        with self._naming(arm, None):
+            reply, _ = running.ask({"do": "setup"}, self.question.timeout)
+        self._write(
+            records.Phase(unit=unit, arm=arm, name="setup", seconds=reply["seconds"], cpu_seconds=reply["cpu_seconds"])
+        )
+
+    def _fingerprint(self, unit: int, arm: str, running: ArmProcess, when: str) -> None:
+        if self.question.fingerprint == "none":
+            return
+        with self._naming(arm, None):
+            reply, _ = running.ask({"do": "fingerprint"}, self.question.timeout)
+        self._write(
+            records.Fingerprint(
+                unit=unit, arm=arm, when=when, work=reply["work"], digests=reply["digests"], totals=reply["totals"]
+            )
+        )
+
+    def _close(self, arm: str, running: ArmProcess):
+        with self._naming(arm, None):
+            return running.close(self.question.timeout)
+
+    def _check_time(self, arm: str, reply: dict, outside: float) -> None:
+        if self._headers[arm]["clock"] == "scripted":
+            return
+        if reply["seconds"] > outside:
+            raise VoidSlot(
+                "time",
+                f"the arm reports {reply['seconds']:.6g} s for an exchange that took {outside:.6g} s from outside",
+            )
+
+    def _void(self, unit: int, void: VoidSlot) -> None:
+        entry = records.Void(
+            unit=unit,
+            arm=void.arm,
+            reason=void.reason,
+            message=void.message,
+            pair=void.pair,
+            exit_code=void.exit_code,
+            signal=void.signal,
+            stderr=void.stderr,
+            stacks=void.stacks,
+        )
+        self._write(entry)
+        name = self.resolved.arms[entry.arm].name
+        self.progress.note(f"arm '{name}', {self._unit_word()} {unit + 1}: void ({entry.reason}): {entry.message}")
+
+    def _unit_word(self) -> str:
+        return "block" if self.plan["mode"] == "resident" else "pair"
+
+    def _load(self, unit: int, before, arm: str | None = None, position: int | None = None) -> None:
+        fields = self.sampler.difference(before, self.sampler.scan())
+        self._write(records.Load(unit=unit, arm=arm, position=position, **fields))
+
+    def _step(self, unit: int, done: int, steps: int, what: str) -> None:
+        self.progress.step(unit, self._kept(), done / steps, self._voids(), what)
+
+    # ------------------------------------------------------------------------------------ are the two comparable
+
+    def _check_comparable(self) -> None:
+        """Refuse two arms that differ in more than was declared, and libraries that are not what they claim."""
+        for arm, header in self._headers.items():
+            _check_libraries(self.resolved.arms[arm].name, header)
+        if len(self._headers) == 2:
+            check_headers(self.resolved.a, self.resolved.b, self._headers["a"], self._headers["b"])
+
+    def _outputs_disagree(self) -> bool:
+        """Judge the outputs so far; on the first disagreement run each arm three more times to name the odd one."""
+        judgement = fingerprint.judge(self.entries)
+        if judgement.agree:
+            return False
+        if not any(entry.when == "rerun" for entry in records.of(self.entries, records.Fingerprint)):
+            self.progress.note(f"outputs disagree: {judgement.differences[0]}; running each arm {_RERUNS} more times")
+            for _ in range(_RERUNS):
+                for arm in ("a", "b"):
+                    self._rerun(arm)
+        return True
+
+    def _rerun(self, arm: str) -> None:
+        unit = max(entry.unit for entry in records.of(self.entries, records.Unit))
+        if not self.resolved.arms[arm].speaks_protocol:
+            stale = _modified(self._cwd(arm), self.question.outputs)
+            try:
+                with self._launch(unit, arm, 0) as running, self._naming(arm, None):
+                    running.check(running.wait(self.question.timeout))
+                    work, digests = _outputs(self._cwd(arm), self.question.outputs, stale)
+                    self._write(records.Fingerprint(unit=unit, arm=arm, when="rerun", work=work, digests=digests))
+            except VoidSlot as void:
+                self._write(records.Note(about="rerun", unit=unit, arm=arm, message=void.message))
+            return
+        try:
+            with self._launch(unit, arm, 0) as running, self._naming(arm, None):
+                running.ask({"do": "setup"}, self.question.timeout)
+                running.ask({"do": "iterate", "phase": "warmup"}, self.question.timeout)
+                self._fingerprint(unit, arm, running, "rerun")
+        except VoidSlot as void:
+            self._write(records.Note(about="rerun", unit=unit, arm=arm, message=void.message))
+
+
+def check_headers(a: Arm, b: Arm, first: dict, second: dict) -> None:
+    """Raise ConfigurationError when two arms differ in inputs, configuration or undeclared parameters."""
+    if first["inputs"] != second["inputs"]:
+        names = [_input_words(item) for header in (first, second) for item in header["inputs"]]
+        differing = sorted({name for name in names if names.count(name) == 1})
+        raise ConfigurationError(
+            f"arms '{a.name}' and '{b.name}' read different inputs ({', '.join(differing)}); "
+            "a comparison needs the same ones: check the parameters that name files"
+        )
+    if first["config_digest"] != second["config_digest"]:
+        raise ConfigurationError(
+            f"arms '{a.name}' and '{b.name}' have different configurations beside their parameters "
+            f"({first['config_digest'][:8]} and {second['config_digest'][:8]}); make them equal, or a parameter"
+        )
+    declared = {
+        key
+        for key in {*a.parameters, *b.parameters}
+        if key not in a.parameters or key not in b.parameters or a.parameters[key] != b.parameters[key]
+    }
+    ours, theirs = first["parameters"], second["parameters"]
+    for key in sorted({*ours, *theirs} - declared):
+        if key in ours and key in theirs and ours[key] != theirs[key]:
+            raise ConfigurationError(
+                f"arms '{a.name}' and '{b.name}' differ in '{key}' ({ours[key]!r} and {theirs[key]!r}), which the "
+                "scenario does not declare as their difference; set it in [parameters]"
+            )
+
+
+def _input_words(item: dict) -> str:
+    return f"{item['name']} {item['digest'][:8]}"
+
+
+def _check_libraries(name: str, header: dict) -> None:
+    for library in header["environment"].get("libraries", []):
+        built, tree = library.get("source_digest"), library.get("tree_digest")
+        if built and tree and built != tree:
+            raise ConfigurationError(
+                f"arm '{name}' loaded {library['path']}, which was built from other sources ({built[:8]}) than the "
+                f"tree holds ({tree[:8]}); build it again with `pip install -e .`"
+            )
+
+
+def _modified(folder: Path, patterns: list[str]) -> dict[Path, int]:
+    """Output files that are there already, with their times: unless they change they are not this run's."""
+    return {path: path.stat().st_mtime_ns for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+
+
+def _outputs(folder: Path, patterns: list[str], stale: dict[Path, int]) -> tuple[int, dict[str, str]]:
+    """How many output files a command wrote, 0 when one is missing, empty or old, and the digest of each."""
+    digests: dict[str, str] = {}
+    complete = True
+    for pattern in patterns:
+        found = sorted(path for path in folder.glob(pattern) if path.is_file())
+        fresh = [path for path in found if path.stat().st_mtime_ns != stale.get(path) and path.stat().st_size]
+        complete &= bool(found) and len(fresh) == len(found)
+        for path in fresh:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()[:32]
+            digests[str(path.relative_to(folder))] = f"{path.stat().st_size}:{digest}"
+    return (len(digests) if complete else 0), digests
+
+
+def new_seed() -> int:
+    """A seed that nobody chose."""
+    return int.from_bytes(os.urandom(6), "big")

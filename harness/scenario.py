@@ -1,0 +1,306 @@
+"""One TOML file -> one frozen Scenario; every default and every check on it lives here."""
+
+import json
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from harness.errors import ConfigurationError, sentence
+from harness.worker import nearest
+
+FOLDER = "scenarios"
+#: metrics of the clock, the process and the machine; any other word must be a counter that the arms report
+METRICS = (
+    "seconds",
+    "cpu_seconds",
+    "seconds_per_unit",
+    "cpu_seconds_per_unit",
+    "startup_seconds",
+    "peak_rss_bytes",
+)
+
+Text = Annotated[str, msgspec.Meta(description="a string")]
+Flag = Annotated[bool, msgspec.Meta(description="true or false")]
+Texts = Annotated[list[str], msgspec.Meta(description="a list of strings")]
+Words = Annotated[list[str], msgspec.Meta(min_length=1, description="a list of words, the program first")]
+AtLeast0 = Annotated[int, msgspec.Meta(ge=0, description="a whole number of at least 0")]
+AtLeast1 = Annotated[int, msgspec.Meta(ge=1, description="a whole number of at least 1")]
+Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
+Fraction = Annotated[float, msgspec.Meta(gt=0, lt=1, description="a number between 0 and 1")]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, description="a number of at least 0")]
+Band = Annotated[
+    list[float], msgspec.Meta(min_length=2, max_length=2, description="two numbers, the lower bound of B/A first")
+]
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the tables of a scenario file."""
+
+
+class Predict(_Table, frozen=True, kw_only=True):
+    """What was expected before measuring."""
+
+    ratio: Band | None = None
+
+
+class Question(_Table, frozen=True, kw_only=True):
+    """The table [scenario]."""
+
+    name: Text
+    question: Text = ""
+    expect: Text = ""
+    predict: Predict = Predict()
+    workload: Words | None = None
+    metric: Text = "seconds"
+    direction: Annotated[
+        Literal["lower", "higher"], msgspec.Meta(description="'lower' (less is better) or 'higher'")
+    ] = "lower"
+    fingerprint: Annotated[Literal["exact", "keys", "none"], msgspec.Meta(description="'exact', 'keys' or 'none'")] = (
+        "exact"
+    )
+    totals_rtol: NotNegative = 1e-12
+    outputs: Texts = []
+    cwd: Text | None = None
+    stdin: Text | None = None
+    pin: Annotated[list[int], msgspec.Meta(description="a list of core numbers")] | None = None
+    nice: Annotated[int, msgspec.Meta(ge=-20, le=19, description="a whole number from -20 to 19")] | None = None
+    timeout: Seconds = 600.0
+    memory_limit: Annotated[int, msgspec.Meta(ge=1 << 20, description="a number of bytes, at least 1048576")] | None = (
+        None
+    )
+
+
+class Run(_Table, frozen=True, kw_only=True):
+    """The table [arms.NAME.run]: how an arm is run, apart from its parameters."""
+
+    kind: Annotated[Literal["arm", "ceiling"], msgspec.Meta(description="'arm' or 'ceiling'")] = "arm"
+    env: Annotated[dict[str, str], msgspec.Meta(description="a table of strings")] = {}
+    command: Words | None = None
+
+
+class Arm(_Table, frozen=True, kw_only=True):
+    """One [arms.NAME]: the workload's parameters, and how to run it."""
+
+    parameters: dict[str, Any] = {}
+    run: Run = Run()
+
+
+class Schedule(_Table, frozen=True, kw_only=True):
+    """The table [schedule]."""
+
+    mode: Annotated[Literal["resident", "process"], msgspec.Meta(description="'resident' or 'process'")] = "resident"
+    blocks: AtLeast1 = 8
+    pairs: AtLeast1 | None = None  # in a block (resident, 10), or in all (process, 8)
+    warmup: AtLeast0 = 2
+    seed: AtLeast0 | None = None
+
+    @property
+    def units(self) -> int:
+        """How many independent units are planned: pairs in process mode, blocks otherwise."""
+        return self.pairs_or_default if self.mode == "process" else self.blocks
+
+    @property
+    def pairs_or_default(self) -> int:
+        return self.pairs if self.pairs is not None else (8 if self.mode == "process" else 10)
+
+
+class Gate(_Table, frozen=True, kw_only=True):
+    """The table [gate]."""
+
+    margin: Fraction = 0.02
+    alpha: Fraction = 0.05
+    strict: Flag = False
+
+
+class Work(_Table, frozen=True, kw_only=True):
+    """The table [work]: what an iteration must have produced to count."""
+
+    unit: Text = "unit"
+    minimum: NotNegative = 0.0
+
+
+class Limits(_Table, frozen=True, kw_only=True):
+    """The table [limits]: load above which a unit is set aside."""
+
+    foreign_cores: NotNegative | None = None
+
+
+class Scenario(_Table, frozen=True, kw_only=True):
+    """A whole scenario file."""
+
+    scenario: Question
+    parameters: dict[str, Any] = {}
+    arms: dict[str, Arm] = {}
+    schedule: Schedule = Schedule()
+    gate: Gate = Gate()
+    work: Work = Work()
+    limits: Limits = Limits()
+
+    @property
+    def name(self) -> str:
+        return self.scenario.name
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain dicts and lists with every default filled in, as the record keeps them."""
+        return msgspec.to_builtins(self)
+
+
+def quoted(names) -> str:
+    """'a', 'b' in alphabetical order."""
+    return ", ".join(f"'{name}'" for name in sorted(names))
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _struct_of(annotation) -> type | None:
+    """The table class behind an annotation, None when it is a plain value."""
+    if isinstance(annotation, type) and issubclass(annotation, _Table):
+        return annotation
+    return None
+
+
+def _describe(annotation) -> str:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return " or ".join(_describe(item) for item in typing.get_args(annotation) if item is not type(None))
+    for item in getattr(annotation, "__metadata__", ()):
+        if isinstance(item, msgspec.Meta) and item.description:
+            return item.description
+    return getattr(annotation, "__name__", str(annotation))
+
+
+def _check(kind: type, data: Any, source: str, path: str) -> Any:
+    """Convert a TOML table into a table class; the first fault is a ConfigurationError that names its place."""
+    if not isinstance(data, dict):
+        raise ConfigurationError(sentence(f"{source}: {path}", "a table", _shown(data)))
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    for key in data:
+        if key not in fields:
+            place = f"{path}.{key}" if path else key
+            raise ConfigurationError(
+                sentence(f"{source}: {place}", f"one of {quoted(fields)}", f"'{key}'", nearest(key, fields))
+            )
+    values = {}
+    for name, field in fields.items():
+        place = f"{path}.{name}" if path else name
+        if name not in data:
+            if field.required:
+                raise ConfigurationError(sentence(f"{source}: {place}", _describe(field.type), "nothing", "add it"))
+            continue
+        table = _struct_of(field.type)
+        if table is not None:
+            values[name] = _check(table, data[name], source, place)
+        elif place == "arms":
+            values[name] = _arms(data[name], source)
+        else:
+            try:
+                values[name] = msgspec.convert(data[name], field.type, strict=True)
+            except msgspec.ValidationError:
+                default = field.default if field.default not in (msgspec.NODEFAULT, None) else None
+                hint = f"try {json.dumps(default)}" if isinstance(default, (int, float, str)) and default != "" else ""
+                raise ConfigurationError(
+                    sentence(f"{source}: {place}", _describe(field.type), _shown(data[name]), hint)
+                ) from None
+    return kind(**values)
+
+
+def _arms(data: Any, source: str) -> dict[str, Arm]:
+    if not isinstance(data, dict):
+        raise ConfigurationError(sentence(f"{source}: arms", "a table of arms", _shown(data)))
+    arms = {}
+    for name, table in data.items():
+        place = f"arms.{name}"
+        if not isinstance(table, dict):
+            raise ConfigurationError(sentence(f"{source}: {place}", "a table of parameters", _shown(table)))
+        parameters = {key: value for key, value in table.items() if key != "run"}
+        arms[name] = Arm(parameters=parameters, run=_check(Run, table.get("run", {}), source, f"{place}.run"))
+    return arms
+
+
+def parse(data: dict[str, Any], source: str) -> Scenario:
+    """A Scenario from a parsed TOML document; `source` names it in messages."""
+    scenario: Scenario = _check(Scenario, data, source, "")
+    question = scenario.scenario
+    for name, arm in scenario.arms.items():
+        if question.workload is None and arm.run.command is None:
+            raise ConfigurationError(
+                sentence(f"{source}: arms.{name}", "a command to run", "neither scenario.workload nor run.command")
+            )
+        for key, value in {**scenario.parameters, **arm.parameters}.items():
+            if not isinstance(value, (bool, int, float, str, list)):
+                raise ConfigurationError(
+                    sentence(f"{source}: arms.{name}.{key}", "a number, a string, true, false or a list", _shown(value))
+                )
+    if question.predict.ratio is not None and not 0 < question.predict.ratio[0] <= question.predict.ratio[1]:
+        raise ConfigurationError(
+            sentence(
+                f"{source}: scenario.predict.ratio",
+                "two numbers above 0, the lower first",
+                _shown(question.predict.ratio),
+                "try [0.8, 0.9]",
+            )
+        )
+    return scenario
+
+
+def project_root(start: Path) -> Path | None:
+    """The nearest folder at or above `start` that holds `scenarios/`, None without one."""
+    start = start.resolve()
+    for folder in (start, *start.parents):
+        if (folder / FOLDER).is_dir():
+            return folder
+    return None
+
+
+def names(root: Path) -> list[str]:
+    """The scenarios of a project, by file name."""
+    return sorted(path.stem for path in (root / FOLDER).glob("*.toml"))
+
+
+def load(root: Path, name: str, overrides: dict[str, Any] | None = None) -> Scenario:
+    """Read scenarios/<name>.toml; `overrides` maps dotted paths (schedule.blocks) to values laid over the file.
+
+    Raises ConfigurationError for an unknown name, unreadable or wrong TOML, unknown keys and wrong values.
+    """
+    path = root / FOLDER / f"{name}.toml"
+    source = f"{FOLDER}/{name}.toml"
+    if not path.is_file():
+        known = names(root)
+        hint = nearest(name, known)
+        raise ConfigurationError(
+            f"no scenario '{name}'; there is {quoted(known) or 'none'}" + (f"; {hint}" if hint else "")
+        )
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(sentence(source, "a readable TOML file", str(error))) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(sentence(source, "TOML", str(error))) from None
+    override(data, overrides or {})
+    scenario = parse(data, source)
+    if scenario.name != name:
+        raise ConfigurationError(sentence(f"{source}: scenario.name", f"'{name}'", f"'{scenario.name}'"))
+    return scenario
+
+
+def override(data: dict[str, Any], overrides: dict[str, Any]) -> None:
+    """Lay values over a parsed document in place, by dotted path; a short path such as blocks is not guessed."""
+    for path, value in overrides.items():
+        *folders, key = path.split(".")
+        table = data
+        for folder in folders:
+            table = table.setdefault(folder, {})
+            if not isinstance(table, dict):
+                raise ConfigurationError(sentence(f"-s {path}", "a path of tables", f"a value at '{folder}'"))
+        if not folders:
+            tables = ("scenario", "parameters", "schedule", "gate", "work", "limits")
+            raise ConfigurationError(
+                sentence(f"-s {path}", "table.key=value", f"'{path}'", f"the tables are {', '.join(tables)}")
+            )
+        table[key] = value
