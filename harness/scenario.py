@@ -225,6 +225,9 @@ def _arms(data: Any, source: str) -> dict[str, Arm]:
 
 def parse(data: dict[str, Any], source: str) -> Scenario:
     """A Scenario from a parsed TOML document; `source` names it in messages."""
+    if isinstance(data.get("scenario"), dict) and data["scenario"].get("outputs"):
+        # A command that wrote none of its output files did no work.
+        data = {**data, "work": {"minimum": 1, **data.get("work", {})}}
     scenario: Scenario = _check(Scenario, data, source, "")
     question = scenario.scenario
     for name, arm in scenario.arms.items():

@@ -271,7 +271,7 @@ def _environment(workload: Workload) -> dict:
         "executable": sys.executable,
         "packages": _versions(workload.packages),
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-        "locale": locale.setlocale(locale.LC_ALL),
+        "locale": locale.setlocale(locale.LC_CTYPE),
         "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(SPEED_VARIABLES)},
         "revision": _revision(source),
         "libraries": workload.libraries(),
