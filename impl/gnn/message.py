@@ -1,0 +1,171 @@
+"""The message rounds three ways: DGL (the reference), plain torch with split weights, and the fused step in C.
+
+All three compute, K times, with sums over sources i and means that are 0 over nothing:
+
+    e_ij <- MLP([e_ij, h_i, h_j, g]);  h_j <- MLP([h_j, sum_i e_ij, g]);  g <- MLP([g, mean h_j, mean e_ij])
+
+Splitting the first layer's columns, W [e, h_i, h_j, g] = W_e e + (W_s h_i + W_g g + b) + W_d h_j, moves all but W_e e
+from E products to N; and sum_ij e_ij = sum_j (sum_i e_ij), so the edge mean needs no pass over edges.
+"""
+
+import os
+
+import torch
+from torch.nn.functional import linear
+
+from impl.gnn import kernel
+from impl.gnn.errors import InputError, PackageError
+
+BACKENDS = ("dgl", "dense", "fused")
+
+
+def backend(name: str, config, **options):
+    """The backend of that name.
+
+    Raises
+    ------
+    InputError          no such backend or option, or a width that it cannot take
+    PackageError        'dgl' without dgl
+    """
+    if name not in BACKENDS:
+        raise InputError("backend", "one of " + ", ".join(BACKENDS), repr(name))
+    if name != "fused" and any(options.values()):
+        raise InputError(f"backend '{name}'", "no options", ", ".join(options), "recompute belongs to 'fused'")
+    if name == "dgl":
+        return Dgl()
+    if name == "dense":
+        return Dense()
+    if config.hidden % 16 or config.hidden > 512 or config.edge > 16:
+        raise InputError("backend 'fused'", "a hidden width that is a multiple of 16 up to 512 and up to 16 edge "
+                         "features", f"{config.hidden} and {config.edge}", "use the backend 'dense'")  # fmt: skip
+    return Fused(**options)
+
+
+def import_dgl():
+    """The dgl module, told to use torch. Raises PackageError where it is missing or does not load."""
+    os.environ.setdefault("DGLBACKEND", "pytorch")
+    try:
+        import dgl
+    except (ImportError, OSError) as error:  # OSError: its libraries do not fit this torch
+        raise PackageError("backend 'dgl'", "dgl 1.1.0 (Linux, Python 3.11)",
+                           str(error), "pip install 'harness-ab[gnn]', or use 'dense' or 'fused'") from None  # fmt: skip
+    return dgl
+
+
+class Dgl:
+    """Message functions on concatenated features, as a DGL user writes them; float32 eager."""
+
+    name = "dgl"
+
+    def __init__(self):
+        self.dgl = import_dgl()
+
+    def graph(self, batch):
+        """The batch as one DGL graph with its events' boundaries."""
+        source, target = batch.edge_index()
+        graph = self.dgl.graph((source, target), num_nodes=batch.layout.nodes, device=source.device)
+        graph.set_batch_num_nodes(batch.objects)
+        graph.set_batch_num_edges(batch.pairs)
+        return graph
+
+    def __call__(self, net, batch):
+        graph = batch.derived("dgl", self.graph)
+        with graph.local_scope():
+            return self._rounds(net, graph, batch)
+
+    def _rounds(self, net, graph, batch):
+        dgl, fn = self.dgl, self.dgl.function
+        graph.ndata["h"] = net.encode_node(batch.node_x)
+        graph.edata["e"] = net.encode_edge(batch.edge_x)
+        g = net.encode_glob(batch.glob)
+        for update in net.rounds():
+            graph.edata["g"] = dgl.broadcast_edges(graph, g)
+
+            def message(edges, update=update):
+                columns = [edges.data["e"], edges.src["h"], edges.dst["h"], edges.data["g"]]
+                return {"e": update.edge(torch.cat(columns, 1))}
+
+            graph.apply_edges(message)
+            graph.update_all(fn.copy_e("e", "m"), fn.sum("m", "a"))
+            columns = [graph.ndata["h"], graph.ndata["a"], dgl.broadcast_nodes(graph, g)]
+            graph.ndata["h"] = update.node(torch.cat(columns, 1))
+            g = update.glob(torch.cat([g, dgl.mean_nodes(graph, "h"), dgl.mean_edges(graph, "e")], 1))
+        return g
+
+
+def _columns(layer, parts: int):
+    """A first layer's weight cut into equal blocks of columns."""
+    return layer.weight.chunk(parts, dim=1)
+
+
+class _Split:
+    """Node and global updates with split weights; subclasses say how edges are encoded and updated."""
+
+    def __call__(self, net, batch):
+        event, per_node, per_edge = batch.event_of_node(), *batch.inverse_counts()
+        h = net.encode_node(batch.node_x)
+        g = net.encode_glob(batch.glob)
+        edges = self.encode(net, batch)
+        rounds = net.rounds()
+        for number, update in enumerate(rounds):
+            w_edge, w_source, w_target, w_glob = _columns(update.edge.first, 4)
+            ps = linear(h, w_source) + linear(g, w_glob, update.edge.first.bias)[event]
+            pd = linear(h, w_target)
+            edges, a = self.step(batch, edges, w_edge, ps, pd, update.edge, number == len(rounds) - 1)
+            w_node, w_sum, w_glob = _columns(update.node.first, 3)
+            z = torch.addmm(linear(g, w_glob, update.node.first.bias)[event], h, w_node.t())
+            h = update.node.finish(torch.addmm(z, a, w_sum.t()))
+            w_glob, w_nodes, w_edges = _columns(update.glob.first, 3)
+            both = batch.sum_nodes(torch.cat([h, a], 1))
+            nodes, sums = both.chunk(2, dim=1)
+            z = linear(g, w_glob, update.glob.first.bias) + linear(nodes * per_node, w_nodes)
+            g = update.glob.finish(z + linear(sums * per_edge, w_edges))
+        return g
+
+
+class Dense(_Split):
+    """Plain torch: split weights; a source's row is broadcast over its edges where all events have one size."""
+
+    name = "dense"
+
+    def encode(self, net, batch):
+        return net.encode_edge(batch.edge_x)
+
+    def step(self, batch, edges, w_edge, ps, pd, mlp, last):
+        source, target = batch.edge_index()
+        z = linear(edges, w_edge)
+        objects = batch.layout.objects
+        degree = int(objects[0]) - (not batch.layout.self_loops) if len(objects) else 0
+        if degree > 0 and (objects == objects[0]).all():
+            z = (z.view(len(ps), degree, -1) + ps.unsqueeze(1)).view(z.shape)
+        else:
+            z = z + ps[source]
+        edges = mlp.finish(z + pd[target])
+        return edges, torch.zeros_like(ps).index_add(0, target, edges)
+
+
+class Fused(_Split):
+    """The step in C (csrc/gnn.h): gather, both layers, norm and sum over tiles of edges, forward and backward.
+
+    Parameters
+    ----------
+    recompute : bool        compute first activations again in backward: half the memory an edge and round
+    isa : str or None       one of kernel.ISAS; None is the machine's best
+    """
+
+    name = "fused"
+
+    def __init__(self, recompute: bool = False, isa: str | None = None):
+        self.recompute, self.isa = recompute, isa
+
+    def encode(self, net, batch):
+        mlp = net.encode_edge
+        state, _ = kernel.step(batch.layout, batch.edge_x, mlp.first.weight, mlp.first.bias, None, mlp.second.weight,
+                               mlp.second.bias, mlp.norm, with_sum=False, isa=self.isa)  # fmt: skip
+        return state, mlp.norm
+
+    def step(self, batch, edges, w_edge, ps, pd, mlp, last):
+        state, in_norm = edges
+        state, a = kernel.step(batch.layout, state, w_edge, None, (ps, pd), mlp.second.weight, mlp.second.bias,
+                               mlp.norm, in_norm, recompute=self.recompute, last=last, isa=self.isa)  # fmt: skip
+        return (state, mlp.norm), a
