@@ -378,13 +378,20 @@ class Writing:
         return self
 
     def _take_lock(self) -> None:
-        self._lock_file = open(self._lock, "w")  # noqa: SIM115 (held until `_release`)
-        try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        while True:
+            self._lock_file = open(self._lock, "w")  # noqa: SIM115 (held until `_release`)
+            try:
+                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._lock_file.close()
+                self._lock_file = None
+                raise StorageError(self.path, "to be the only writer", "another one at work", "wait for it") from None
+            try:  # the writer before us may have removed the name between our open and our lock
+                if os.path.samestat(os.fstat(self._lock_file.fileno()), os.stat(self._lock)):
+                    return
+            except FileNotFoundError:
+                pass
             self._lock_file.close()
-            self._lock_file = None
-            raise StorageError(self._lock, "to be the only writer", "another one at work", "wait for it") from None
 
     def _release(self) -> None:
         if self._lock_file is not None:
@@ -427,7 +434,7 @@ def _sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-def describe(columns: dict, identity: dict, *, node_features, globals, classes, self_loops, **more) -> dict:  # noqa: A002
+def describe(columns: dict, identity: dict, *, node_features, globals, classes, self_loops, **more) -> dict:
     """The manifest of columns {name: {dtype, shape, sha256}}; `more` adds report, sources and versions."""
     content = {name: column for name, column in columns.items() if name != "edge_x"}
     return {
@@ -447,7 +454,7 @@ def describe(columns: dict, identity: dict, *, node_features, globals, classes, 
     }
 
 
-def write(path, arrays: dict, *, node_features, globals=(), classes=(), self_loops=False, identity=None,  # noqa: A002
+def write(path, arrays: dict, *, node_features, globals=(), classes=(), self_loops=False, identity=None,
           edge_features=True, overwrite=False) -> Cache:  # fmt: skip
     """Write a cache from arrays in memory (conversions, tests); `prepare` is the way from ROOT files.
 

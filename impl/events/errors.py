@@ -9,7 +9,7 @@ class EventsError(Exception):
 
     exit_code = 1
 
-    def __init__(self, where, expected: str = "", found: str = "", next: str = ""):  # noqa: A002 (as in worker.Fault)
+    def __init__(self, where, expected: str = "", found: str = "", next: str = ""):
         self.where, self.expected, self.found, self.next = str(where), expected, found, next
         super().__init__(self.where, expected, found, next)  # so that it survives pickling between processes
 
@@ -29,7 +29,7 @@ class SourceError(EventsError):
 
     exit_code = 3
 
-    def __init__(self, where, expected: str = "", found: str = "", next: str = "", source: str = ""):  # noqa: A002
+    def __init__(self, where, expected: str = "", found: str = "", next: str = "", source: str = ""):
         super().__init__(where, expected, found, next)
         self.source = source
         self.args = (*self.args, source)

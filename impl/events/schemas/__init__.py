@@ -1,0 +1,1 @@
+"""Schemas that come with the package, one TOML file each; impl.events.schema explains the keys."""
