@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness import fingerprint, load, process, records, schedule
+import msgspec
+
+from harness import analysis, load, protocol, records, schedule
 from harness.arms import Arm, Resolved
 from harness.errors import ConfigurationError, Interrupted
 from harness.process import ArmProcess, VoidSlot
@@ -53,9 +55,9 @@ class Runner:
         self.question = resolved.scenario.scenario
         self.sampler = load.Sampler()
         self._headers: dict[str, dict] = {}
+        self._void_of: tuple[str, int | None] | None = None
         slots = records.of(entries, records.Slot)
         self._origin = time.perf_counter() - (max(slot.at for slot in slots) if slots else 0.0)
-        self._warmed = False
 
     # ------------------------------------------------------------------------------------------- the comparison
 
@@ -67,23 +69,23 @@ class Runner:
         """
         run_unit = self._run_block if self.plan["mode"] == "resident" else self._run_pair
         try:
-            with process.supervision():
-                while (unit := self._next_unit()) is not None:
-                    state = run_unit(unit)
-                    self._write(records.Unit(unit=unit, state=state))
-                    self.progress.unit_done(unit, self._kept(), state)
-                    if self._outputs_disagree() and not self.keep_going:
-                        self._write(records.End(state="stopped", message="outputs disagree"))
-                        return
-                self._write(records.End(state="complete"))
+            while (step := analysis.next_step(self.entries)).go:
+                unit = self._next_unit()
+                state = run_unit(unit)
+                self._write(records.Unit(unit=unit, state=state))
+                self.progress.unit_done(unit, self._kept(), state)
+                if self._outputs_wrong() and not self.keep_going:
+                    self._write(records.End(state="stopped", message="outputs are wrong"))
+                    return
+            self._write(records.End(state="complete", message=step.reason))
         except KeyboardInterrupt:
             self._write(records.End(state="interrupted", message="by the user"))
             raise Interrupted("interrupted; what was measured is in the record, --resume goes on with it") from None
         finally:
             self.progress.close()
 
-    def _next_unit(self) -> int | None:
-        return schedule.next_unit(self.entries)
+    def _next_unit(self) -> int:
+        return max((entry.unit for entry in records.of(self.entries, records.Unit)), default=-1) + 1
 
     def _kept(self) -> int:
         return sum(entry.state == "complete" for entry in records.of(self.entries, records.Unit))
@@ -157,27 +159,25 @@ class Runner:
         idle_before = idle.cpu_seconds() if idle is not None and pair is not None else None
         at = self._now()
         with self._naming(arm, pair):
-            reply, outside = running[arm].ask({"do": "iterate", "phase": phase}, self.question.timeout)
-            self._check_time(arm, reply, outside)
+            reply, outside = running[arm].ask(protocol.Iterate(phase), self.question.timeout)
         around = {}
         if counters is not None:
-            after = self.sampler.counters([running[arm].pid])
-            around = {name: after[name] - value for name, value in counters.items() if name in after}
+            around = load.between(counters, self.sampler.counters([running[arm].pid]))
         slot = records.Slot(
             unit=unit,
             arm=arm,
             phase=phase,
-            index=reply["index"],
+            index=reply.index,
             at=at,
-            seconds=reply["seconds"],
-            cpu_seconds=reply["cpu_seconds"],
+            seconds=reply.seconds,
+            cpu_seconds=reply.cpu_seconds,
             pair=pair,
             position=position,
             outside_seconds=outside,
-            units=reply["units"],
-            work=reply["work"],
-            counters=reply["counters"],
-            totals=reply["totals"],
+            units=reply.units,
+            work=reply.work,
+            counters=reply.counters,
+            totals=reply.totals,
             idle_cpu_seconds=None if idle_before is None else idle.cpu_seconds() - idle_before,
             load=around,
         )
@@ -200,7 +200,6 @@ class Runner:
                 else:
                     self._command_process(unit, arm, position)
             except VoidSlot as void:
-                void.arm, void.pair = void.arm or arm, 0
                 self._void(unit, void)
                 state = "void"
             self._load(unit, before, arm, position)
@@ -215,8 +214,7 @@ class Runner:
             for _ in range(self.plan["warmup"]):
                 self._iterate(unit, arm, {arm: running}, "warmup")
             at = self._now()
-            reply, outside = running.ask({"do": "iterate", "phase": "steady"}, self.question.timeout)
-            self._check_time(arm, reply, outside)
+            reply, outside = running.ask(protocol.Iterate("steady"), self.question.timeout)
             self._fingerprint(unit, arm, running, "end")
             ended = self._close(arm, running)
             self._write(
@@ -224,17 +222,17 @@ class Runner:
                     unit=unit,
                     arm=arm,
                     phase="steady",
-                    index=reply["index"],
+                    index=reply.index,
                     at=at,
-                    seconds=reply["seconds"],
-                    cpu_seconds=reply["cpu_seconds"],
+                    seconds=reply.seconds,
+                    cpu_seconds=reply.cpu_seconds,
                     pair=0,
                     position=position,
                     outside_seconds=outside,
-                    units=reply["units"],
-                    work=reply["work"],
-                    counters=reply["counters"],
-                    totals=reply["totals"],
+                    units=reply.units,
+                    work=reply.work,
+                    counters=reply.counters,
+                    totals=reply.totals,
                     process_seconds=ended.seconds,
                     process_cpu_seconds=ended.cpu_seconds,
                     startup_seconds=running.startup_seconds,
@@ -248,7 +246,6 @@ class Runner:
         at = self._now()
         with self._launch(unit, arm, position) as running, self._naming(arm, 0):
             ended = running.wait(self.question.timeout)
-            running.check(ended)
             work, digests = _outputs(self._cwd(arm), outputs, stale)
             if outputs:
                 self._write(records.Fingerprint(unit=unit, arm=arm, when="end", work=work, digests=digests))
@@ -296,7 +293,7 @@ class Runner:
             header = None
             if described.speaks_protocol:
                 with self._naming(arm, None):
-                    header = running.header(self.question.timeout)
+                    header = msgspec.to_builtins(running.header(self.question.timeout))
                 self._headers[arm] = header
             self._write(
                 records.Launch(
@@ -315,29 +312,28 @@ class Runner:
 
     @contextlib.contextmanager
     def _naming(self, arm: str, pair: int | None):
-        """Give a void or an arm's own complaint the name of the arm it came from."""
+        """Remember which arm and pair a void came from; the innermost exchange knows best."""
         try:
             yield
-        except VoidSlot as void:
-            if void.arm is None:
-                void.arm, void.pair = arm, pair
+        except VoidSlot:
+            self._void_of = self._void_of or (arm, pair)
             raise
 
     def _setup(self, unit: int, arm: str, running: ArmProcess) -> None:
         with self._naming(arm, None):
-            reply, _ = running.ask({"do": "setup"}, self.question.timeout)
+            reply, _ = running.ask(protocol.Setup(), self.question.timeout)
         self._write(
-            records.Phase(unit=unit, arm=arm, name="setup", seconds=reply["seconds"], cpu_seconds=reply["cpu_seconds"])
+            records.Phase(unit=unit, arm=arm, name="setup", seconds=reply.seconds, cpu_seconds=reply.cpu_seconds)
         )
 
     def _fingerprint(self, unit: int, arm: str, running: ArmProcess, when: str) -> None:
         if self.question.fingerprint == "none":
             return
         with self._naming(arm, None):
-            reply, _ = running.ask({"do": "fingerprint"}, self.question.timeout)
+            reply, _ = running.ask(protocol.DescribeOutput(), self.question.timeout)
         self._write(
             records.Fingerprint(
-                unit=unit, arm=arm, when=when, work=reply["work"], digests=reply["digests"], totals=reply["totals"]
+                unit=unit, arm=arm, when=when, work=reply.work, digests=reply.digests, totals=reply.totals
             )
         )
 
@@ -345,27 +341,10 @@ class Runner:
         with self._naming(arm, None):
             return running.close(self.question.timeout)
 
-    def _check_time(self, arm: str, reply: dict, outside: float) -> None:
-        if self._headers[arm]["clock"] == "scripted":
-            return
-        if reply["seconds"] > outside:
-            raise VoidSlot(
-                "time",
-                f"the arm reports {reply['seconds']:.6g} s for an exchange that took {outside:.6g} s from outside",
-            )
-
     def _void(self, unit: int, void: VoidSlot) -> None:
-        entry = records.Void(
-            unit=unit,
-            arm=void.arm,
-            reason=void.reason,
-            message=void.message,
-            pair=void.pair,
-            exit_code=void.exit_code,
-            signal=void.signal,
-            stderr=void.stderr,
-            stacks=void.stacks,
-        )
+        arm, pair = self._void_of
+        self._void_of = None
+        entry = records.Void(unit=unit, arm=arm, pair=pair, **void.fields())
         self._write(entry)
         name = self.resolved.arms[entry.arm].name
         self.progress.note(f"arm '{name}', {self._unit_word()} {unit + 1}: void ({entry.reason}): {entry.message}")
@@ -374,7 +353,7 @@ class Runner:
         return "block" if self.plan["mode"] == "resident" else "pair"
 
     def _load(self, unit: int, before, arm: str | None = None, position: int | None = None) -> None:
-        fields = self.sampler.difference(before, self.sampler.scan())
+        fields = self.sampler.difference(before, self.sampler.scan(), [os.getpid()])
         self._write(records.Load(unit=unit, arm=arm, position=position, **fields))
 
     def _step(self, unit: int, done: int, steps: int, what: str) -> None:
@@ -389,13 +368,13 @@ class Runner:
         if len(self._headers) == 2:
             check_headers(self.resolved.a, self.resolved.b, self._headers["a"], self._headers["b"])
 
-    def _outputs_disagree(self) -> bool:
-        """Judge the outputs so far; on the first disagreement run each arm three more times to name the odd one."""
-        judgement = fingerprint.judge(self.entries)
-        if judgement.agree:
+    def _outputs_wrong(self) -> bool:
+        """Judge the outputs so far; on the first fault run each arm three more times to name the odd one."""
+        wrong = analysis.Analysis(self.entries).wrong
+        if not wrong:
             return False
         if not any(entry.when == "rerun" for entry in records.of(self.entries, records.Fingerprint)):
-            self.progress.note(f"outputs disagree: {judgement.differences[0]}; running each arm {_RERUNS} more times")
+            self.progress.note(f"wrong output: {wrong[0]}; running each arm {_RERUNS} more times to name the odd one")
             for _ in range(_RERUNS):
                 for arm in ("a", "b"):
                     self._rerun(arm)
@@ -407,19 +386,23 @@ class Runner:
             stale = _modified(self._cwd(arm), self.question.outputs)
             try:
                 with self._launch(unit, arm, 0) as running, self._naming(arm, None):
-                    running.check(running.wait(self.question.timeout))
+                    running.wait(self.question.timeout)
                     work, digests = _outputs(self._cwd(arm), self.question.outputs, stale)
                     self._write(records.Fingerprint(unit=unit, arm=arm, when="rerun", work=work, digests=digests))
             except VoidSlot as void:
-                self._write(records.Note(about="rerun", unit=unit, arm=arm, message=void.message))
+                self._rerun_failed(unit, arm, void)
             return
         try:
             with self._launch(unit, arm, 0) as running, self._naming(arm, None):
-                running.ask({"do": "setup"}, self.question.timeout)
-                running.ask({"do": "iterate", "phase": "warmup"}, self.question.timeout)
+                running.ask(protocol.Setup(), self.question.timeout)
+                running.ask(protocol.Iterate("warmup"), self.question.timeout)
                 self._fingerprint(unit, arm, running, "rerun")
         except VoidSlot as void:
-            self._write(records.Note(about="rerun", unit=unit, arm=arm, message=void.message))
+            self._rerun_failed(unit, arm, void)
+
+    def _rerun_failed(self, unit: int, arm: str, void: VoidSlot) -> None:
+        self._void_of = None
+        self._write(records.Note(about="rerun", unit=unit, arm=arm, message=void.message))
 
 
 def check_headers(a: Arm, b: Arm, first: dict, second: dict) -> None:
