@@ -1,0 +1,92 @@
+"""From a scan to records: corrections, exposure tables and bands that fit the budget, then the kernel."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from impl.mapping import geometry
+from impl.mapping.grid import Grid
+from impl.mapping.kernel import Kernel, MappingError, Options, bytes_per_sample
+from impl.mapping.records import Records, merge
+from impl.mapping.sources import Scan, Tile
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One kernel call's arrays, corrected and tabulated; see Kernel.map."""
+
+    intensity: np.ndarray
+    variance: np.ndarray
+    rays: np.ndarray
+    tables: np.ndarray
+    stationary: np.ndarray
+    place: tuple[int, int]
+
+    @property
+    def samples(self) -> int:
+        """Pixels x frames."""
+        return self.intensity.size
+
+
+def bands(rows: int, columns: int, frames: int, depth: int, continuous: bool, budget: int, precheck: str = "records"):
+    """Row ranges [(r0, r1), …] whose calls fit the budget, spread evenly.
+
+    Raises MappingError when not even one pixel over the frames fits.
+    """
+    need = bytes_per_sample(depth, continuous, precheck) * frames
+    fit = budget // need // columns
+    if fit < 1:
+        what, least = ("one pixel", need) if budget < need else ("one row", need * columns)
+        raise MappingError(
+            f"budget: expected at least {least} bytes for {what} of {frames} frames at depth {depth}, found {budget}; "
+            "raise the budget, or take fewer frames, a lower depth or a smaller tile"
+        )
+    count = -(-rows // fit)
+    return [(rows * i // count, rows * (i + 1) // count) for i in range(count)]
+
+
+def prepare(scan: Scan, tile: Tile, depth: int, exposure: str, options: Options | None = None) -> list[Prepared]:
+    """Correct a tile by the detector's static factor and cut it into bands that fit the options' budget.
+
+    exposure : 'stationary' (all at mid-exposure) or 'continuous' (from start to end).
+    The variance of a count is the count; factor and its square are applied to both.
+    """
+    options = options or Options(depth=depth)
+    start, end = tile.start, tile.end
+    if exposure == "stationary":
+        start = end = (start + end) / 2
+    elif exposure != "continuous":
+        raise ValueError(f"exposure: expected 'stationary' or 'continuous', found '{exposure}'")
+    tables, stationary = geometry.exposure_tables(start, end, depth, scan.wave_number, scan.grid.axes, ub=scan.ub)
+    r0, r1, c0, c1 = tile.rectangle
+    factor = scan.detector.static_factor(r0, r1, c0, c1, origin=tile.origin)
+    squared = factor**2
+    continuous = depth > 0 and not bool(stationary.all())
+    out = []
+    for b0, b1 in bands(r1 - r0, c1 - c0, len(tables), depth, continuous, options.budget, options.precheck):
+        counts = tile.counts[:, b0:b1]
+        out.append(
+            Prepared(
+                np.ascontiguousarray(counts * factor[b0:b1]),
+                np.ascontiguousarray(np.maximum(counts, 0) * squared[b0:b1]),
+                scan.detector.corner_rays(r0 + b0, r0 + b1, c0, c1, tile.origin),
+                tables,
+                stationary,
+                (r0 + b0, c0),
+            )
+        )
+    return out
+
+
+def map_calls(kernel: Kernel, calls: list[Prepared]) -> list[Records]:
+    """One batch of records a call, in order."""
+    return [kernel.map(c.intensity, c.variance, c.rays, c.tables, c.stationary, place=c.place) for c in calls]
+
+
+def map_scan(scan: Scan, options: Options, exposure: str, grid: Grid | None = None) -> Records:
+    """Map all tiles of a scan into one set of records; batches merge in order by a fixed tree."""
+    with Kernel(grid or scan.grid, options) as kernel:
+        batches = []
+        for tile in scan.tiles:
+            batches += map_calls(kernel, prepare(scan, tile, options.depth, exposure, options))
+        return merge(batches)
