@@ -45,8 +45,12 @@ class Arm:
     def speaks_protocol(self) -> bool:
         return self.kind != "command"
 
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+    def as_dict(self, root: Path) -> dict[str, Any]:
+        """As the record keeps it: paths below `root` relative to it, the harness's own interpreter as 'python'."""
+        shown = dataclasses.asdict(self)
+        shown["command"] = [_relative(word, root) for word in self.command]
+        shown["cwd"] = _relative(self.cwd, root)
+        return shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,6 +260,15 @@ def _resolve_commands(first, second, a, b, root: Path, overrides: dict, start: P
         for letter, text, words in (("A", first, a), ("B", second, b))
     ]
     return Resolved(scenario, arms[0], arms[1], root)
+
+
+def _relative(word: str, root: Path) -> str:
+    if word == sys.executable:
+        return "python"
+    path = Path(word)
+    if path.is_absolute() and path.is_relative_to(root):
+        return str(path.relative_to(root))
+    return word
 
 
 def program(word: str, cwd: Path) -> str:

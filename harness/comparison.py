@@ -8,10 +8,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from harness import __version__, arms, machine, records, runner
+import msgspec
+
+from harness import __version__, arms, machine, protocol, records, runner
 from harness.arms import Resolved
 from harness.errors import ConfigurationError, sentence
-from harness.process import ArmProcess, VoidSlot, supervision
+from harness.process import ArmProcess, VoidSlot
 from harness.progress import Progress
 
 
@@ -82,7 +84,7 @@ def _open(reports: Path, resolved: Resolved, command: list[str]) -> tuple[Path, 
         harness_version=__version__,
         command=["harness", *command],
         scenario=scenario.as_dict(),
-        arms={letter: arm.as_dict() for letter, arm in resolved.arms.items()},
+        arms=_described(resolved),
         seed=seed,
         plan={
             "mode": mode,
@@ -114,11 +116,13 @@ def _reopen(path: Path, resolved: Resolved) -> tuple[Path, list]:
             f"{folder}: its scenario differs from '{resolved.scenario.name}' as it is now; "
             "resume with the same options, or start anew"
         )
-    recorded = {letter: arm["command"] for letter, arm in opening.arms.items()}
-    wanted = {letter: arm.command for letter, arm in resolved.arms.items()}
-    if recorded != wanted:
+    if opening.arms != _described(resolved):
         raise ConfigurationError(f"{folder}: it compares other arms; resume with the arms it was started with")
     return folder, entries
+
+
+def _described(resolved: Resolved) -> dict[str, dict[str, Any]]:
+    return {letter: arm.as_dict(resolved.root) for letter, arm in resolved.arms.items()}
 
 
 def _revision(root: Path) -> dict[str, Any]:
@@ -140,46 +144,32 @@ def run_once(reference: str, *, parameters, overrides, warmup: int, iterations: 
     arm, question = resolved.a, resolved.scenario.scenario
     timeout = question.timeout
     try:
-        with supervision():
-            process = ArmProcess(
-                arm.command,
-                cwd=arm.cwd,
-                environment=arm.environment,
-                speaks_protocol=arm.speaks_protocol,
-                stdin=question.stdin,
-                memory_limit=question.memory_limit,
-                nice=question.nice,
-                pin=question.pin,
-            )
-            try:
-                if arm.speaks_protocol:
-                    say(_line(process.header(timeout)))
-                    say(_line(process.ask({"do": "setup"}, timeout)[0]))
-                    for phase, count in (("warmup", warmup), ("steady", iterations)):
-                        for _ in range(count):
-                            say(_line(process.ask({"do": "iterate", "phase": phase}, timeout)[0]))
-                    say(_line(process.ask({"do": "fingerprint"}, timeout)[0]))
-                    ended = process.close(timeout)
-                else:
-                    ended = process.wait(timeout)
-                    process.check(ended)
-            finally:
-                process.end()
+        with ArmProcess(
+            arm.command,
+            cwd=arm.cwd,
+            environment=arm.environment,
+            speaks_protocol=arm.speaks_protocol,
+            stdin=question.stdin,
+            memory_limit=question.memory_limit,
+            nice=question.nice,
+            pin=question.pin,
+        ) as process:
+            if arm.speaks_protocol:
+                say(_line(process.header(timeout)))
+                commands = [protocol.Setup()]
+                commands += [protocol.Iterate("warmup")] * warmup + [protocol.Iterate("steady")] * iterations
+                for command in [*commands, protocol.DescribeOutput()]:
+                    say(_line(process.ask(command, timeout)[0]))
+                ended = process.close(timeout)
+            else:
+                ended = process.wait(timeout)
+                say(ended.output.decode("utf-8", "replace").rstrip("\n"))
     except VoidSlot as void:
         say(void.stderr.rstrip() or "(the arm printed nothing on standard error)")
         raise ConfigurationError(f"arm '{arm.name}': {void.reason}: {void.message}") from None
-    say(
-        _line(
-            {
-                "kind": "exit",
-                "exit_code": ended.exit_code,
-                "seconds": ended.seconds,
-                "cpu_seconds": ended.cpu_seconds,
-                "peak_rss_bytes": ended.peak_rss_bytes,
-            }
-        )
-    )
+    measured = {name: getattr(ended, name) for name in ("exit_code", "seconds", "cpu_seconds", "peak_rss_bytes")}
+    say(json.dumps({"kind": "exit", **measured}))
 
 
-def _line(message) -> str:
-    return json.dumps(message)
+def _line(message: protocol.Message) -> str:
+    return msgspec.json.encode(message).decode()

@@ -18,29 +18,27 @@ class Progress:
         self._live = not quiet and self._stream.isatty()
         self._name, self._word, self._planned = name, unit_word, planned
         self._started = time.monotonic()
-        self._fresh = 0.0  # units done in this run, fractions included; what the estimate rests on
+        self._finished = 0  # units of this run, void ones too; what the estimate rests on
         self._shown = ""
 
-    def _left(self, remaining: float) -> str:
-        if self._fresh <= 0:
+    def _left(self, remaining: float, fraction: float = 0.0) -> str:
+        done = self._finished + fraction
+        if done <= 0:
             return ""
-        seconds = (time.monotonic() - self._started) / self._fresh * remaining
+        seconds = (time.monotonic() - self._started) / done * remaining
         return f" · about {duration(seconds)} left"
 
     def step(self, unit: int, kept: int, fraction: float, voids: int, what: str) -> None:
         """Between slots: the unit that runs, how much of it is done, and what comes next."""
         if not self._live:
             return
-        left = self._left(max(0.0, self._planned - kept - fraction))
+        left = self._left(max(0.0, self._planned - kept - fraction), fraction)
         void = f" · {voids} void" if voids else ""
         self._line(f"{self._name} · {self._word} {unit + 1} of {self._planned}, {what}{void}{left}")
 
-    def advance(self, fraction: float) -> None:
-        """A part of a unit is done."""
-        self._fresh += fraction
-
     def unit_done(self, unit: int, kept: int, state: str) -> None:
         """One unit is over."""
+        self._finished += 1
         if self._quiet or self._live:
             return
         left = self._left(max(0, self._planned - kept))

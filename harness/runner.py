@@ -106,26 +106,27 @@ class Runner:
         """One launch of both arms and the pairs inside it; returns the unit's state."""
         coins = schedule.plan_unit(self.seed, unit, "resident", self.plan["pairs"])
         order = [_LETTERS[letter] for letter in coins.launch]
-        steps = len(order) * (self.plan["warmup"] + 1) + 2 * len(coins.pairs)
+        rounds = 1 + self.plan["warmup"] + len(coins.pairs)  # launching counts as one
         before = self.sampler.scan()
         state = "complete"
         with contextlib.ExitStack() as stack:
             running: dict[str, ArmProcess] = {}
             try:
                 for place, arm in enumerate(order):
-                    self._step(unit, 0, steps, "launch")
+                    self._step(unit, 0, rounds, "launch")
                     running[arm] = stack.enter_context(self._launch(unit, arm, place))
                 self._check_comparable()
                 for arm in order:
                     self._setup(unit, arm, running[arm])
-                for _ in range(self.plan["warmup"]):
+                for number in range(self.plan["warmup"]):
                     for arm in order:
-                        self._step(unit, 1, steps, "warm-up")
+                        self._step(unit, 1 + number, rounds, "warm-up")
                         self._iterate(unit, arm, running, "warmup")
                 for arm in order:
                     self._fingerprint(unit, arm, running[arm], "warm")
                 for number, letters in enumerate(coins.pairs):
-                    self._step(unit, 2, steps, f"pair {number + 1} of {len(coins.pairs)}")
+                    done = 1 + self.plan["warmup"] + number
+                    self._step(unit, done, rounds, f"pair {number + 1} of {len(coins.pairs)}")
                     self._pair(unit, number, letters, running)
                 for arm in order:
                     self._fingerprint(unit, arm, running[arm], "end")
@@ -356,8 +357,8 @@ class Runner:
         fields = self.sampler.difference(before, self.sampler.scan(), [os.getpid()])
         self._write(records.Load(unit=unit, arm=arm, position=position, **fields))
 
-    def _step(self, unit: int, done: int, steps: int, what: str) -> None:
-        self.progress.step(unit, self._kept(), done / steps, self._voids(), what)
+    def _step(self, unit: int, done: int, of: int, what: str) -> None:
+        self.progress.step(unit, self._kept(), done / of, self._voids(), what)
 
     # ------------------------------------------------------------------------------------ are the two comparable
 

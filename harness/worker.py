@@ -162,11 +162,17 @@ def file_input(path: str | os.PathLike, name: str | None = None) -> dict:
     return {"name": name or path.name, "bytes": size, "digest": state.hexdigest()[:32]}
 
 
+def _below(path: str | os.PathLike) -> str:
+    """A path relative to the working directory where it lies below it, so that records do not depend on the place."""
+    path = Path(path)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
 def library(name: str, path: str, source_digest: str, tree_digest: str | None) -> dict:
     """Describe a loaded shared library; tree_digest is what the sources beside the program give now, None without."""
     return {
         "name": name,
-        "path": str(path),
+        "path": _below(path),
         "digest": file_input(path)["digest"],
         "source_digest": source_digest,
         "tree_digest": tree_digest,
@@ -268,7 +274,7 @@ def _environment(workload: Workload) -> dict:
     return {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
-        "executable": sys.executable,
+        "executable": _below(sys.executable),
         "packages": _versions(workload.packages),
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "locale": locale.setlocale(locale.LC_CTYPE),
