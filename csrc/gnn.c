@@ -42,6 +42,7 @@ static int64_t gnn_next(gnn_cursor *at, int64_t *source, int64_t *target) {
 }
 
 #define ROOT(s) __builtin_sqrtf(s)
+#define WIDTH 0
 
 /* plain C: four floats, which every 64-bit machine has registers for */
 #define REAL float
@@ -79,7 +80,10 @@ static int64_t gnn_next(gnn_cursor *at, int64_t *source, int64_t *target) {
 #undef HSUM
 #undef ROOT
 
+#undef WIDTH
+
 #ifdef GNN_X86
+#define WIDTH 64
 #define ROOT(s) __builtin_sqrtf(s)
 #define REAL float
 #define LANES 8
