@@ -1,0 +1,120 @@
+"""report.md: the page for a pull request or an issue, in plain Markdown tables."""
+
+import re
+
+from harness import records
+from harness.report import numbers, tables, words
+
+#: characters that Markdown or the HTML inside it could take for a command
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+!|~&@$:-])")
+#: a table of units longer than this shows its beginning and end
+ROWS = 40
+
+
+def escape(text) -> str:
+    """Text that Markdown shows as it stands, on one line."""
+    return _SPECIAL.sub(r"\\\1", words.printable(" ".join(str(text).split())))
+
+
+def code(text) -> str:
+    """Text as inline code, which cannot end early: the fence is longer than any run of backticks in it."""
+    text = words.printable(" ".join(str(text).split())).replace("|", "¦")
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if text.startswith("`") or text.endswith("`") or not text else ""
+    return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def block(text: str) -> list[str]:
+    """Several lines as a code block, which cannot end early."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [fence + "text", *text.splitlines(), fence]
+
+
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    """A table of cells that are Markdown already."""
+    return [
+        "| " + " | ".join(head) + " |",
+        "|" + "---|" * len(head),
+        *("| " + " | ".join(cell or " " for cell in row) + " |" for row in rows),
+        "",
+    ]
+
+
+def markdown(material: tables.Material) -> str:
+    """The whole page."""
+    summary = material.summary
+    verdict = summary["verdict"]
+    lines = [f"# {escape(summary.get('question') or summary['scenario'])}", ""]
+    lines += [f"**{verdict['word']}** — {escape(words.sentence(summary))}", "", f"{escape(verdict['reason'])}", ""]
+    lines += table(["", ""], [[escape(label), escape(text)] for label, text in tables.facts(summary)])
+    spoiled = words.spoiled(summary)
+    if spoiled:
+        lines += ["## What spoiled it", ""]
+        lines += [f"- {escape(what)} {escape(advice)}" for what, advice in spoiled]
+        lines.append("")
+    notes = tables.notes(material)
+    if notes:
+        lines += ["## Notes of the record", "", *(f"- {escape(note)}" for note in notes), ""]
+    rows = tables.units(material)
+    if rows:
+        lines += [f"## {words.unit_word(summary, True).capitalize()} in the order they ran", ""]
+        lines += table(
+            [words.unit_word(summary), "B/A", "order", "state", "other processes (cores)", "steal (cores)"],
+            [_unit(row) for row in _ends(rows)],
+        )
+    lines += ["## Arms", ""]
+    lines += _side_by_side(tables.arms(material))
+    prints = tables.fingerprints(summary)
+    lines += [f"## Outputs: {escape(tables.outputs(summary))}", ""]
+    if prints:
+        lines += _side_by_side(prints)
+    for void in tables.voids(material):
+        lines += [f"## Void in {void['arm']}, {words.unit_word(summary)} {void['unit']}: {escape(void['kind'])}", ""]
+        lines += [escape(void["message"] + (f" ({void['details']})" if void["details"] else "")), ""]
+        for text in (void["stderr"], void["stacks"]):
+            if text:
+                lines += [*block(text), ""]
+    environment = tables.environment(summary)
+    lines += ["## Environment", ""]
+    if environment["differs"]:
+        lines += table(["differs", "A", "B"], [[code(key), code(a), code(b)] for key, a, b in environment["differs"]])
+    lines += table(["both arms", ""], [[code(key), code(value)] for key, value in environment["common"]])
+    lines += ["## Repeat it", "", *block(tables.command_line(summary["command"])), ""]
+    lines += [escape(provenance(material)), ""]
+    return "\n".join(lines)
+
+
+def _ends(rows: list[dict]) -> list[dict | int]:
+    if len(rows) <= ROWS:
+        return rows
+    return [*rows[: ROWS // 2], len(rows) - ROWS, *rows[-ROWS // 2 :]]
+
+
+def _unit(row: dict | int) -> list[str]:
+    if isinstance(row, int):
+        return ["…", f"{numbers.count(row)} more", "", "", "", ""]
+    state = row["state"] + (f": {row['why']}" if row["why"] else "")
+    cells = [str(row["unit"]), numbers.ratio(row["ratio"]), row["order"], state]
+    return [escape(cell) for cell in [*cells, numbers.cores(row["foreign"]), numbers.cores(row["steal"])]]
+
+
+def _side_by_side(rows: list[tuple[str, str, str, bool]]) -> list[str]:
+    return table(
+        ["", "A", "B", ""], [[code(key), code(a), code(b), "differs" if differs else ""] for key, a, b, differs in rows]
+    )
+
+
+def provenance(material: tables.Material) -> str:
+    """Where the record comes from, in one line."""
+    opening: records.Comparison = material.analysis.comparison
+    revision = opening.revision or {}
+    commit = revision.get("commit")
+    tree = f"revision {commit[:12]}" + (" with changes" if revision.get("dirty") else "") if commit else "no revision"
+    end = material.analysis.end
+    state = end.state if end else "not finished"
+    return (
+        f"run {opening.run}, started {opening.created}, {state}; harness {opening.harness_version}, {tree}, "
+        f"seed {opening.seed}, record schema {opening.schema}"
+    )

@@ -1,0 +1,371 @@
+"""Entries and summary -> the rows that the pages show: units, iterations, environment, voids, what spoiled it; pure."""
+
+import gzip
+import math
+from typing import Any
+
+from harness import records
+from harness.analysis import Analysis, UnitResult, metric_value
+from harness.report import numbers, words
+from harness.report.words import printable
+
+#: a unit's state as the pages say it
+STATES = {"set-aside": "set aside", "interrupted": "not finished"}
+
+
+class Material:
+    """What every page is made from: the entries, their analysis, the summary."""
+
+    def __init__(self, entries: list):
+        self.entries = entries
+        self.analysis = Analysis(entries)
+        self.summary = self.analysis.summary()
+
+    def of(self, kind: type) -> list:
+        return records.of(self.entries, kind)
+
+
+def units(material: Material) -> list[dict[str, Any]]:
+    """One row for every unit, in the order they ran; the figure and the table of units are made from these."""
+    loads: dict[int, list[records.Load]] = {}
+    for entry in material.of(records.Load):
+        loads.setdefault(entry.unit, []).append(entry)
+    word = words.unit_word(material.summary)
+    return [_unit(unit, loads.get(unit.unit, []), word) for unit in material.analysis.units]
+
+
+def _unit(unit: UnitResult, loads: list[records.Load], word: str) -> dict[str, Any]:
+    state = STATES.get(unit.state, unit.state)
+    ratio = math.exp(unit.value) if unit.value is not None and state != "void" else None
+    orders = [pair.order for pair in unit.pairs]
+
+    def worst(key: str) -> float | None:
+        return max((value for one in loads if (value := getattr(one, key)) is not None), default=None)
+
+    system = [value for value in (worst("kthread"), worst("irq")) if value is not None]
+    why = printable(unit.why)
+    tip = f"{word} {unit.unit}: "
+    tip += f"B/A {numbers.ratio(ratio)}" if ratio else "no ratio"
+    tip += f", {state}" + (f" ({why})" if why else "")
+    tip += f", foreign load {numbers.cores(unit.foreign)} cores"
+    return {
+        "unit": unit.unit,
+        "state": state,
+        "why": why,
+        "launch": unit.launch,
+        "ratio": ratio,
+        "pairs": [math.exp(value) for value in unit.ratios] if ratio else [],
+        "order": " ".join(orders) if len(orders) <= 12 else f"{orders.count('AB')} AB, {orders.count('BA')} BA",
+        "foreign": unit.foreign,
+        "unattributed": worst("unattributed"),
+        "steal": unit.steal,
+        "system": sum(system) if system else None,
+        "title": tip,
+    }
+
+
+def iterations(material: Material) -> dict[str, dict]:
+    """arm -> {name, units: [[(phase, value), …] for each unit], values: the steady ones of kept units}."""
+    analysis, summary = material.analysis, material.summary
+    order = [unit.unit for unit in analysis.units]
+    position = {unit: index for index, unit in enumerate(order)}
+    kept = {unit.unit for unit in analysis.kept}
+    launches = {(one.unit, one.arm): one for one in material.of(records.Launch)}
+    series = {
+        arm: {"name": words.arm_name(summary, arm, 60), "units": [[] for _ in order], "values": []} for arm in "ab"
+    }
+    for slot in material.of(records.Slot):
+        value = metric_value(slot, summary["metric"], launches.get((slot.unit, slot.arm)))
+        if value is None or not math.isfinite(value):
+            continue
+        series[slot.arm]["units"][position[slot.unit]].append((slot.phase, value))
+        if slot.phase == "steady" and slot.unit in kept:
+            series[slot.arm]["values"].append(value)
+    return series
+
+
+def quantiles(values: list[float]) -> dict[str, float] | None:
+    """Smallest, 5 %, median, 95 % and largest of some values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        place = share * (len(ordered) - 1)
+        low = math.floor(place)
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+    return {"smallest": ordered[0], "5 %": at(0.05), "median": at(0.5), "95 %": at(0.95), "largest": ordered[-1]}
+
+
+def voids(material: Material) -> list[dict[str, Any]]:
+    """Every void with what is known about it."""
+    rows = []
+    for entry in material.of(records.Void):
+        details = []
+        if entry.exit_code is not None:
+            details.append(f"exit code {entry.exit_code}")
+        if entry.signal:
+            details.append(printable(entry.signal))
+        rows.append(
+            {
+                "unit": entry.unit,
+                "arm": entry.arm.upper(),
+                "kind": words.VOIDS.get(entry.reason, printable(entry.reason)),
+                "message": printable(entry.message),
+                "details": ", ".join(details),
+                "stderr": block_text(entry.stderr),
+                "stacks": block_text(entry.stacks),
+            }
+        )
+    return rows
+
+
+def block_text(text: str) -> str:
+    """Several lines of foreign text, without characters that control a terminal or the direction of reading."""
+    return "\n".join(printable(line.replace("\t", "    ")) for line in text.splitlines())
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, str]:
+    """A nested dict as {'a.b': 'text'}; lists of plain values stay on one line."""
+    if isinstance(value, dict):
+        found = {}
+        for key in value:
+            name = printable(key)
+            found |= flat(value[key], f"{prefix}.{name}" if prefix else name)
+        return found
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        found = {}
+        for index, item in enumerate(value):
+            label = item.get("name", index) if isinstance(item, dict) else index
+            rest = {k: v for k, v in item.items() if k != "name"} if isinstance(item, dict) else item
+            found |= flat(rest, f"{prefix}.{printable(label)}" if prefix else printable(label))
+        return found
+    return {prefix: plain(value)}
+
+
+def plain(value: Any) -> str:
+    """A plain value as text."""
+    if value is None:
+        return "not known"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(plain(item) for item in value) if value else "none"
+    if value == "":
+        return "''"
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return printable(value)
+
+
+def environment(summary: dict) -> dict[str, list]:
+    """What both arms share, and what differs: {common: [(key, value)], differs: [(key, a, b)]}."""
+    known = summary.get("environment") or {}
+    a, b = flat(known.get("a") or {}), flat(known.get("b") or {})
+    common = flat(known.get("common") or {})
+    keys = list(dict.fromkeys([*a, *b]))
+    absent = "absent"
+    differs = [(key, a.get(key, absent), b.get(key, absent)) for key in keys if a.get(key) != b.get(key)]
+    common |= {key: a[key] for key in keys if a.get(key) == b.get(key)}
+    return {"common": [item for item in common.items() if item[0]], "differs": [item for item in differs if item[0]]}
+
+
+def arms(material: Material) -> list[tuple[str, str, str, bool]]:
+    """(what, A, B, differs) for what was asked of the arms: reference, parameters, command, revision."""
+    opening = material.analysis.comparison
+    a, b = opening.arms["a"], opening.arms["b"]
+    rows = []
+
+    def add(name: str, left: str, right: str) -> None:
+        rows.append((name, left, right, left != right))
+
+    add("arm", printable(a["name"]), printable(b["name"]))
+    add("reference", printable(a.get("reference")), printable(b.get("reference")))
+    left, right = flat(a.get("parameters") or {}), flat(b.get("parameters") or {})
+    for key in dict.fromkeys([*left, *right]):
+        if key:
+            add(key, left.get(key, "default"), right.get(key, "default"))
+    for key in ("kind", "revision", "command"):
+        left, right = a.get(key), b.get(key)
+        if key == "command":
+            left, right = command_line(left or []), command_line(right or [])
+        if left or right:
+            add(key, printable(left or "working tree"), printable(right or "working tree"))
+    return rows
+
+
+def command_line(arguments: list[str]) -> str:
+    """Arguments as one would type them."""
+    import shlex
+
+    return printable(shlex.join(str(argument) for argument in arguments))
+
+
+def fingerprints(summary: dict) -> list[tuple[str, str, str, bool]]:
+    """(what, A, B, differs) of what the arms produced."""
+    known = summary.get("fingerprints") or {}
+    a, b = flat(known.get("a") or {}), flat(known.get("b") or {})
+    return [
+        (key, a.get(key, "absent"), b.get(key, "absent"), a.get(key) != b.get(key))
+        for key in dict.fromkeys([*a, *b])
+        if key
+    ]
+
+
+def clocks(summary: dict) -> list[dict[str, Any]]:
+    """Both clocks: which one decides, its ratio with its interval, and what it would say alone."""
+    rows = []
+    for name, label in (("wall", "wall time"), ("cpu", "CPU time")):
+        clock = (summary.get("clocks") or {}).get(name)
+        if not clock:
+            continue
+        low, high = clock.get("low"), clock.get("high")
+        decimals = numbers.ratio_decimals(high - low if low is not None and high is not None else None)
+        rows.append(
+            {
+                "name": label,
+                "decides": clock.get("metric") == summary["metric"],
+                "estimate": clock.get("estimate"),
+                "low": low,
+                "high": high,
+                "ratio": numbers.ratio(clock.get("estimate"), decimals),
+                "interval": numbers.interval(low, high, decimals),
+                "word": clock.get("word", ""),
+            }
+        )
+    return rows
+
+
+def load(summary: dict) -> list[tuple[str, str]]:
+    """Load around the units, in words."""
+    foreign = summary.get("foreign") or {}
+    rows = [
+        ("method", printable(foreign.get("method") or "none")),
+        ("other processes, median", f"{numbers.cores(foreign.get('median_cores'))} cores"),
+        ("other processes, worst unit", f"{numbers.cores(foreign.get('worst_cores'))} cores"),
+        ("not attributed", f"{numbers.cores(foreign.get('unattributed'))} cores"),
+        ("steal", f"{numbers.cores(foreign.get('steal'))} cores"),
+    ]
+    for process in (foreign.get("top") or [])[:5]:
+        rows.append((f"process {printable(process.get('name'))}", f"{numbers.cores(process.get('cores'))} cores"))
+    return rows
+
+
+def notes(material: Material) -> list[str]:
+    """Notes of the record, in words; equal ones once, with how often they came."""
+    counts: dict[str, int] = {}
+    for entry in material.of(records.Note):
+        text = f"{printable(entry.about)}: {printable(entry.message)}"
+        counts[text] = counts.get(text, 0) + 1
+    return [text if number == 1 else f"{text} ({number} times)" for text, number in counts.items()]
+
+
+def record_gz(entries: list) -> bytes:
+    """The record as a gzip file: the same bytes for the same entries."""
+    return gzip.compress(b"".join(records.encode(entry) + b"\n" for entry in entries), compresslevel=9, mtime=0)
+
+
+def facts(summary: dict) -> list[tuple[str, str]]:
+    """The numbers beside the verdict: (label of at most 11 letters, text)."""
+    rows = []
+    estimate, low, high = words.ratio_parts(summary)
+    bounds = f", {words.level(summary)} between {low} and {high}" if low != numbers.NOTHING else ", no interval"
+    counts = "" if words.counts(summary) else "; it does not count"
+    if estimate != numbers.NOTHING:
+        rows.append(("B/A", f"{estimate}{bounds} ({words.metric(summary)}){counts}"))
+    for clock in clocks(summary):
+        if not clock["decides"] and clock["estimate"] is not None:
+            bounds = f"between {clock['interval'].replace(' to ', ' and ')}" if clock["low"] else "no interval"
+            rows.append((clock["name"], f"{clock['ratio']}, {bounds}{counts}"))
+    values = summary.get("values") or {}
+    medians = [(values.get(arm) or {}).get("median") for arm in "ab"]
+    if None not in medians:
+        a, b = (words.value(summary["metric"], median) for median in medians)
+        rows.append(("medians", f"A {a}, B {b}"))
+    predicted = words.prediction(summary)
+    if predicted:
+        rows.append(("predicted", predicted))
+    rows.append((words.unit_word(summary, True), _units(summary)))
+    visible = summary.get("mde")
+    if visible:
+        rows.append(("visible", f"an effect of {numbers.percent(visible)} (in 80 of 100 comparisons like this)"))
+    foreign = summary.get("foreign") or {}
+    if foreign.get("method"):
+        rows.append(
+            (
+                "other load",
+                f"{numbers.cores(foreign.get('median_cores'))} cores in the median, "
+                f"{numbers.cores(foreign.get('worst_cores'))} in the worst {words.unit_word(summary)} "
+                f"({printable(foreign['method'])})",
+            )
+        )
+    else:
+        rows.append(("other load", "not measured"))
+    rows.append(("outputs", outputs(summary)))
+    return rows
+
+
+def outputs(summary: dict) -> str:
+    """Whether what the arms produced agrees, under which policy."""
+    known = summary.get("fingerprints") or {}
+    policy = known.get("policy", "none")
+    if policy == "none":
+        return "not compared (policy none)"
+    agree = known.get("agree")
+    if agree is None:
+        return f"nothing to compare (policy {policy})"
+    return f"{'agree' if agree else 'DIFFER'} (policy {policy})"
+
+
+def _units(summary: dict) -> str:
+    units = summary.get("units") or {}
+    text = f"{numbers.count(units.get('kept'))} of {numbers.count(units.get('planned'))} planned are kept"
+    if units.get("run") is not None and units.get("run") != units.get("kept"):
+        text += f", {numbers.count(units['run'])} ran"
+    if summary["mode"] != "process" and summary.get("pairs"):
+        text += f", {numbers.plural(summary['pairs'], 'pair')} in each"
+    if words.counts(summary) and summary.get("won") is not None:
+        text += f"; B won {numbers.percent(summary['won'])}"
+        if summary.get("separated"):
+            text += ", and every B beats every A"
+    return text
+
+
+def differences(summary: dict) -> list[str]:
+    """Where the arms' outputs disagree, one sentence each."""
+    found = []
+    for one in (summary.get("fingerprints") or {}).get("differences") or []:
+        expected, got = plain(one.get("expected")), plain(one.get("found"))
+        found.append(
+            printable(
+                f"{str(one.get('arm')).upper()}, {words.unit_word(summary)} {one.get('unit')}, {one.get('when')}: "
+                f"{one.get('what')} is {got}, expected {expected}"
+            )
+        )
+    return found
+
+
+def void_shares(summary: dict) -> list[str]:
+    """How often each arm gave no measurement, with exact intervals; empty where none did."""
+    found = []
+    shares = summary.get("void_shares") or {}
+    if not any((shares.get(arm) or {}).get("void") for arm in "ab"):
+        return []
+    for arm in "ab":
+        share = shares.get(arm) or {}
+        if share.get("of"):
+            found.append(
+                f"{arm.upper()}: {numbers.count(share['void'])} of {numbers.count(share['of'])} "
+                f"(between {numbers.percent(share['low'])} and {numbers.percent(share['high'])}, 95 %)"
+            )
+    return found
+
+
+def inputs(summary: dict) -> list[tuple[str, str, str]]:
+    """(name, size, digest) of the files that the arms read."""
+    return [
+        (printable(one.get("name")), numbers.size(one.get("bytes")), printable(one.get("digest")))
+        for one in summary.get("inputs") or []
+    ]

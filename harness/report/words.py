@@ -1,0 +1,315 @@
+"""The verdict, and what spoiled the measurement, in sentences that a person would say.
+
+All of them are made from the summary (analysis.py) and nothing else, so every page says the same.
+"""
+
+from harness.report import numbers
+
+#: metric -> (what it is, unit's name is appended with "per")
+METRICS = {
+    "seconds": "wall time",
+    "cpu_seconds": "CPU time",
+    "seconds_per_unit": "wall time",
+    "cpu_seconds_per_unit": "CPU time",
+    "startup_seconds": "start-up time",
+    "peak_rss_bytes": "peak memory",
+    "instructions": "instructions",
+}
+TIMES = ("seconds", "cpu_seconds", "seconds_per_unit", "cpu_seconds_per_unit", "startup_seconds")
+VERDICTS = {
+    "regression": "worse by more than the margin",
+    "improvement": "better by more than the margin",
+    "equivalent": "the same to within the margin",
+    "not-worse": "not worse by more than the margin",
+    "slower": "worse, by an amount that is not settled",
+    "inconclusive": "the measurement does not decide",
+    "wrong-result": "the outputs do not agree, so no time counts",
+    "unfit": "nothing could be measured properly",
+}
+#: what colour a verdict has, as a class of the page
+TONES = {
+    "regression": "bad",
+    "wrong-result": "bad",
+    "slower": "open",
+    "inconclusive": "open",
+    "unfit": "open",
+    "improvement": "good",
+    "equivalent": "good",
+    "not-worse": "good",
+}
+VOIDS = {
+    "crash": "a crash",
+    "exit": "a non-zero exit",
+    "killed": "a kill from outside",
+    "timeout": "a hang (time-out)",
+    "protocol": "a broken protocol",
+    "time": "a reported time longer than the exchange",
+    "memory": "the memory limit",
+}
+
+
+def arm_name(summary: dict, arm: str, limit: int = 40) -> str:
+    """The arm's name; its whole reference where both arms have one name; never longer than `limit`."""
+    mine, other = summary["arms"][arm], summary["arms"]["b" if arm == "a" else "a"]
+    name = mine["name"]
+    if name == other["name"]:
+        name = mine.get("reference") or name
+    return numbers.shorten(printable(name), limit)
+
+
+def printable(text) -> str:
+    """Text without control, direction or surrogate characters, which could rewrite a page or a terminal."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in str(text))
+
+
+def quoted(summary: dict, arm: str, limit: int = 40) -> str:
+    """A 'per-frame', B 'grouped'."""
+    return f"{arm.upper()} '{arm_name(summary, arm, limit)}'"
+
+
+def metric(summary: dict) -> str:
+    """What was compared: 'CPU time per pixel', 'wall time', 'cache_misses'."""
+    name = summary["metric"]
+    text = METRICS.get(name, printable(name))
+    return f"{text} per {work_unit(summary)}" if name.endswith("_per_unit") else text
+
+
+def work_unit(summary: dict) -> str:
+    """What a time per unit is divided by: pixel, event, step."""
+    return numbers.shorten(printable((summary.get("unit") or "").removeprefix("s/") or "unit"), 30)
+
+
+def unit_word(summary: dict, many: bool = False) -> str:
+    """What n counts: pairs in process mode, blocks otherwise."""
+    word = "pair" if summary["mode"] == "process" else "block"
+    return word + "s" if many else word
+
+
+def value(metric_name: str, number: float | None) -> str:
+    """A value of the metric with its unit: '7.62 µs', '58.2 MiB', '1,230'."""
+    if metric_name in TIMES:
+        return numbers.seconds(number)
+    if metric_name == "peak_rss_bytes":
+        return numbers.size(number)
+    return numbers.significant(number, 4)
+
+
+def margin(summary: dict) -> str:
+    return f"{100 * summary['margin']:.3g} %"
+
+
+def counts(summary: dict) -> bool:
+    """Whether the ratio may be read as a result: not when outputs are wrong or the measurement is unfit."""
+    return summary["verdict"]["word"] not in ("wrong-result", "unfit")
+
+
+def level(summary: dict) -> str:
+    """The interval's level: '95 %', '98.4 %'."""
+    share = summary.get("level")
+    return numbers.NOTHING if share is None else f"{100 * share:.4g} %" if share < 0.98 else f"{100 * share:.3g} %"
+
+
+def ratio_parts(summary: dict) -> tuple[str, str, str]:
+    """Estimate, low and high of B/A with as many decimals as the interval's width carries."""
+    ratio = summary.get("ratio") or {}
+    low, high = ratio.get("low"), ratio.get("high")
+    width = high - low if low is not None and high is not None else None
+    decimals = numbers.ratio_decimals(width)
+    return tuple(numbers.ratio(x, decimals) for x in (ratio.get("estimate"), low, high))
+
+
+def difference(summary: dict) -> str:
+    """The estimate and its interval as less or more: '18.8 % less (between 17.0 % and 20.1 % less)'."""
+    ratio = summary.get("ratio") or {}
+    estimate, low, high = ratio.get("estimate"), ratio.get("low"), ratio.get("high")
+    if estimate is None:
+        return ""
+    if low is None or high is None:
+        amount, sense = numbers.change(estimate)
+        return f"{amount} {sense}, without an interval"
+    width = high - low
+    amount, sense = numbers.change(estimate, width)
+    (low_amount, low_sense), (high_amount, high_sense) = numbers.change(low, width), numbers.change(high, width)
+    if low_sense == high_sense:
+        ends = (high_amount, low_amount) if low_sense == "less" else (low_amount, high_amount)
+        return f"{amount} {sense} (between {ends[0]} and {ends[1]} {sense})"
+    return f"{amount} {sense} (between {low_amount} {low_sense} and {high_amount} {high_sense})"
+
+
+def times_as_fast(summary: dict) -> str:
+    """' That is 1.93 times as fast.' where the difference is too large for per cent to be read at a glance."""
+    estimate = (summary.get("ratio") or {}).get("estimate")
+    if estimate is None or estimate <= 0 or summary["metric"] not in TIMES:
+        return ""
+    if estimate <= 0.77:
+        return f" It is {numbers.significant(1 / estimate)} times as fast."
+    if estimate >= 1.3:
+        return f" It takes {numbers.significant(estimate)} times as long."
+    return ""
+
+
+def _verb(summary: dict) -> str:
+    return "takes" if summary["metric"] in TIMES else "uses" if summary["metric"] == "peak_rss_bytes" else "has"
+
+
+def _senses(summary: dict) -> tuple[str, str]:
+    """The words for better and worse."""
+    if summary["metric"] in TIMES:
+        return "faster", "slower"
+    return "better", "worse"
+
+
+def sentence(summary: dict) -> str:
+    """The verdict as one would say it."""
+    word = summary["verdict"]["word"]
+    a, b = quoted(summary, "a"), quoted(summary, "b")
+    better, worse = _senses(summary)
+    quantity = metric(summary)
+    compared = f"{_verb(summary)} {difference(summary)} {quantity} than {a}." if difference(summary) else ""
+    compared = compared.replace(") " + quantity, f") {quantity}")
+    if word == "improvement":
+        return f"{b} is {better}: it {compared}{times_as_fast(summary)}"
+    if word == "regression":
+        if (summary.get("ratio") or {}).get("low") is not None and _beyond_margin(summary):
+            return f"{b} is {worse}: it {compared}{times_as_fast(summary)}"
+        return f"{b} fails where {a} does not: {numbers.plural(_voids(summary, 'b'), 'run')} gave no measurement."
+    if word == "equivalent":
+        return f"{b} and {a} have the same {quantity} to within the margin of {margin(summary)}."
+    if word == "not-worse":
+        return f"{b} is not {worse} than {a} by the margin of {margin(summary)}; whether it is {better} stays open."
+    if word == "slower":
+        return f"{b} is {worse} than {a}, but by how much is not settled: it {compared}"
+    if word == "wrong-result":
+        return f"{b} and {a} do not produce the same result, so their times do not count."
+    if word == "unfit":
+        return f"This comparison says nothing about {b} and {a}."
+    return f"Whether {b} is {better} or {worse} than {a} stays open."
+
+
+def _beyond_margin(summary: dict) -> bool:
+    ratio, margin = summary["ratio"], summary.get("margin") or 0
+    return ratio["low"] > 1 + margin or (summary.get("direction") == "higher" and ratio["high"] < 1 / (1 + margin))
+
+
+def _voids(summary: dict, arm: str) -> int:
+    return sum((summary.get("voids") or {}).get(arm, {}).values())
+
+
+def prediction(summary: dict) -> str:
+    """What was predicted and whether it came true, or an empty string."""
+    predict = summary.get("predict") or {}
+    low, high = predict.get("low"), predict.get("high")
+    if low is None and high is None:
+        return ""
+    met = predict.get("met")
+    outcome = "not decided" if met is None else "met" if met else "missed"
+    return f"{numbers.ratio(low, 2)} to {numbers.ratio(high, 2)}: {outcome}"
+
+
+def exit_meaning(code: int | None) -> str:
+    return {
+        0: "pass",
+        1: "fail",
+        2: "configuration error",
+        3: "undecided",
+        4: "unfit to measure",
+        130: "interrupted",
+    }.get(code, "")
+
+
+def spoiled(summary: dict) -> list[tuple[str, str]]:
+    """What spoiled the measurement, the gravest first: (what happened, what to do about it)."""
+    found: list[tuple[str, str]] = []
+    many, units = unit_word(summary, True), summary.get("units") or {}
+    voids = summary.get("voids") or {}
+    for arm in "ab":
+        kinds = voids.get(arm) or {}
+        if kinds:
+            what = ", ".join(f"{numbers.count(n)} × {VOIDS.get(kind, printable(kind))}" for kind, n in kinds.items())
+            found.append((f"Void in {arm.upper()}: {what}.", "The record keeps the end of its error output; read it."))
+    aside = {reason: number for reason, number in (summary.get("set_aside") or {}).items() if number}
+    for reason, number in aside.items():
+        found.append(
+            (
+                f"{numbers.plural(number, unit_word(summary))} set aside for the {printable(reason)} beside "
+                f"{'it' if number == 1 else 'them'}.",
+                "Stop what runs beside the arms, or measure on a quieter machine.",
+            )
+        )
+    without = (summary.get("without_setting_aside") or {}).get("word")
+    if without and aside and without != summary["verdict"]["word"]:
+        found.append((f"With the {many} set aside counted, the verdict would be {without}.", "Measure again."))
+    if units.get("wrong"):
+        found.append(
+            (
+                f"{numbers.plural(units['wrong'], unit_word(summary))} gave a wrong output.",
+                "Compare the fingerprints; no time counts until they agree.",
+            )
+        )
+    note = (summary.get("clocks") or {}).get("note")
+    if note:
+        found.append((f"{note[0].upper()}{printable(note[1:])}.", "Waiting or threads show in wall time only."))
+    if summary.get("asymmetric"):
+        found.append(
+            (
+                "The ratios are asymmetric: their median and the estimate differ by more than half the interval.",
+                "Look at the distribution for a second mode.",
+            )
+        )
+    planned, kept = units.get("planned"), units.get("kept")
+    if planned is not None and kept is not None and kept < planned:
+        found.append((f"Only {kept} of {planned} {many} count.", "Go on with it, or measure again."))
+    foreign = summary.get("foreign") or {}
+    worst, median = foreign.get("worst_cores"), foreign.get("median_cores")
+    if worst is not None and worst >= 0.25:
+        busiest = next((process.get("name") for process in foreign.get("top") or [] if process.get("name")), None)
+        most = f", most of it {printable(busiest)}" if busiest else ""
+        found.append(
+            (
+                f"Other processes used {numbers.cores(median)} cores in the median {unit_word(summary)} and "
+                f"{numbers.cores(worst)} in the worst{most}.",
+                "Pairs cancel most of this; for a narrower interval stop them.",
+            )
+        )
+    if (foreign.get("steal") or 0) >= 0.1:
+        found.append(
+            (
+                f"The hypervisor took away {numbers.cores(foreign['steal'])} cores (steal).",
+                "Read the CPU clock, or use a machine of your own.",
+            )
+        )
+    if (foreign.get("unattributed") or 0) > 0.15:
+        found.append(
+            (
+                f"{numbers.cores(foreign['unattributed'])} cores were used by short-lived processes or the kernel.",
+                "Look for storms of short processes.",
+            )
+        )
+    if foreign.get("method") in ("stat-only", "totals"):
+        found.append(
+            (
+                f"Foreign load could be seen only as a total (method {foreign['method']}).",
+                "Run outside a container to see which processes it was.",
+            )
+        )
+    if (summary.get("fingerprints") or {}).get("policy") == "none":
+        found.append(
+            (
+                "Outputs were not compared (policy none).",
+                "Name the files the arms write in `outputs`, so that a wrong result is noticed.",
+            )
+        )
+    if summary.get("clock") == "scripted":
+        found.append(("The times were scripted by the arms, not measured.", "This is a test of the harness itself."))
+    for adjusted in summary.get("adjusted") or []:
+        found.append((f"Adjusted for {printable(adjusted)}.", "The interval takes this into account."))
+    return found
+
+
+def ratio_senses(summary: dict) -> tuple[str, str]:
+    """What a ratio below 1 and one above 1 mean, for the two ends of an axis."""
+    if summary["metric"] in TIMES:
+        return "B faster", "B slower"
+    if summary.get("direction") == "higher":
+        return "B worse", "B better"
+    return "B less", "B more"
