@@ -95,6 +95,12 @@ def resolve(
     return _resolve_commands(first, second, a, b, root or start, overrides or {}, start)
 
 
+def from_scenario(scenario: Scenario, a: str, b: str, root: Path) -> Resolved:
+    """Two arms of a scenario that exists in memory only; `root` is where they run."""
+    found = [_scenario_arm(scenario, _Reference(name, scenario.name, name, {}), root, {}) for name in (a, b)]
+    return Resolved(scenario, found[0], found[1], root)
+
+
 def one(reference: str, *, start: Path | None = None, parameters=None, overrides=None) -> Resolved:
     """One reference, for `harness run`: an arm compared with itself."""
     return resolve(reference, reference, start=start, parameters=parameters, overrides=overrides)

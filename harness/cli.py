@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from harness import __version__
-from harness.errors import ConfigurationError, HarnessError, Interrupted, sentence
+from harness.errors import ConfigurationError, HarnessError, Interrupted, UnfitError, sentence
 from harness.worker import Fault, parse_settings
 
 
@@ -220,6 +220,34 @@ def report(runs, as_json, quiet, output) -> None:
             click.echo(f"report: {_relative((output or folder) / 'report.html')}")
         worst = _worst(worst, summary["exit_code"])
     click.get_current_context().exit(worst)
+
+
+@cli.command()
+@click.option("--blocks", type=click.IntRange(min=6), default=16, show_default=True, help="Blocks a comparison.")
+@click.option("--pairs", type=click.IntRange(min=1), default=10, show_default=True, help="Pairs in a block.")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of all coins (default: fresh ones, recorded).")
+@_reports_option
+@click.option("--quiet", is_flag=True, help="No progress.")
+def selftest(blocks, pairs, seed, reports, quiet) -> None:
+    """Plant a slowdown of 10 %, which must fail, and nothing, which must pass, at a margin of 5 %.
+
+    Ends with 0 when both come out right, with 4 when this machine does not allow it.
+    """
+    from harness import selftest as test
+    from harness.scenario import project_root
+
+    outcomes = test.run(
+        reports or (project_root(Path.cwd()) or Path.cwd()) / "reports",
+        blocks=blocks,
+        pairs=pairs,
+        seed=seed,
+        quiet=quiet,
+    )
+    for outcome in outcomes:
+        planted = f"{outcome.planted:.0%} slower" if outcome.planted else "nothing planted"
+        click.echo(f"{'ok    ' if outcome.passed else 'FAILED'} {planted}: {outcome.word}; {outcome.reason}")
+    if not all(outcome.passed for outcome in outcomes):
+        raise UnfitError("a planted slowdown of 10 % and no slowdown cannot be told apart here; see harness doctor")
 
 
 def _worst(first: int, second: int) -> int:

@@ -29,11 +29,24 @@ def compare(
     keep_going: bool = False,
     quiet: bool = False,
 ) -> Path:
-    """Measure B against A and return the folder of the record.
+    """Resolve two references, measure B against A and return the folder of the record.
 
     Raises ConfigurationError (nothing is kept), UnfitError or Interrupted.
     """
     resolved = arms.resolve(a, b, parameters=parameters, overrides=overrides)
+    return measure(resolved, command=command, reports=reports, resume=resume, keep_going=keep_going, quiet=quiet)
+
+
+def measure(
+    resolved: Resolved,
+    *,
+    command: list[str],
+    reports: Path | None = None,
+    resume: Path | None = None,
+    keep_going: bool = False,
+    quiet: bool = False,
+) -> Path:
+    """Measure two resolved arms and return the folder of the record; `command` are the arguments that repeat it."""
     reports = reports or resolved.root / "reports"
     if resume is not None:
         folder, entries = _reopen(resume, resolved)
