@@ -117,7 +117,7 @@ class Gate(_Table, frozen=True, kw_only=True):
 
 
 class Work(_Table, frozen=True, kw_only=True):
-    """The table [work]: what an iteration must have produced to count."""
+    """The table [work]: what a per-unit time is divided by (the word for `units`), and the least `work` that counts."""
 
     unit: Text = "unit"
     minimum: NotNegative = 0.0
