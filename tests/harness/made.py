@@ -127,12 +127,12 @@ def void(number, arm, reason="crash"):
     ]
 
 
-def record(units, **settings):
-    """A whole record in which each unit is a list of log ratios, or entries made above."""
+def record(blocks, /, **settings):
+    """A whole record in which each block is a log ratio, a list of them, or entries made above."""
     opening = comparison(**settings)
     mode, seed = opening.plan["mode"], opening.seed
     entries = [opening]
-    for number, one in enumerate(units):
+    for number, one in enumerate(blocks):
         if isinstance(one, (int, float)):
             one = [one]
         if one and isinstance(one[0], records.Entry):
