@@ -68,11 +68,11 @@ def test_the_order_of_entries_inside_a_unit_does_not_matter():
 
 
 def test_every_field_of_the_schema_is_there():
-    fields = """schema run harness_version command scenario question arms metric unit mode clock margin alpha level
-        ratio median won separated units pairs set_aside voids adjusted without_setting_aside verdict exit_code predict
-        fingerprints accuracy clocks foreign mde seed inputs environment""".split()
+    text = """schema run harness_version command scenario question arms metric unit mode clock margin alpha level ratio
+        median won separated units pairs set_aside voids adjusted without_setting_aside verdict exit_code predict
+        fingerprints accuracy clocks foreign mde seed inputs environment"""
     found = summarise(units(*STEADY))
-    assert set(fields) <= found.keys()
+    assert set(text.split()) <= found.keys()
     assert {"planned", "run", "kept"} <= found["units"].keys()
     assert {"estimate", "low", "high"} <= found["ratio"].keys()
     assert {"policy", "agree", "a", "b", "differences"} <= found["fingerprints"].keys()
@@ -268,7 +268,7 @@ def test_setting_aside_looks_at_both_slots_of_a_pair():
 
 def test_a_verdict_that_hangs_on_setting_aside_is_inconclusive():
     quiet = [made.unit(u, [0.05, 0.05], foreign=0.0) for u in range(8)]
-    loud = [made.unit(u, [-0.05, -0.05], foreign=3.0) for u in range(8, 11)]
+    loud = [made.unit(u, [-0.07, -0.06], foreign=3.0) for u in range(8, 11)]
     found = summarise(made.record(quiet + loud, limits={"foreign_cores": 1.0}))
     assert found["verdict"]["word"] == "inconclusive"
     assert found["without_setting_aside"]["word"] == "inconclusive"
@@ -293,14 +293,10 @@ def test_one_wrong_output_fails_whatever_the_times():
     blocks[5] = replaced(blocks[5], "b", digests={"out": "bb"})
     entries = made.record(blocks)
     found = summarise(entries)
-    assert (
-        found["verdict"]
-        == {
-            "word": "wrong-result",
-            "reason": "arm B 'new', block 5, end: digest out 'bb' differs from 'aa'; the odd one is B 'new'",
-        }
-        or "digest out bb differs from aa; the odd one is B 'new'" in found["verdict"]["reason"]
-    )
+    assert found["verdict"] == {
+        "word": "wrong-result",
+        "reason": "arm B 'new', block 5, end: digest out bb differs from aa; the odd one is B 'new'",
+    }
     assert found["exit_code"] == 1
     assert found["units"]["kept"] == 7
     assert found["units"]["wrong"] == 1
@@ -340,8 +336,8 @@ def test_totals_that_moved_are_wrong_where_keys_and_counts_stayed():
 
 def test_ten_wrong_runs_of_every_kind_and_medians_without_them():
     """Case T10: fast and empty, equal counts with other totals, wrong at normal speed; the first run of A as well."""
-    empty = dict(work=0.0, digests={"out": "00"})
-    other = dict(digests={"out": "aa"}, totals={"sum": 1.22})
+    empty = {"work": 0.0, "digests": {"out": "00"}}
+    other = {"digests": {"out": "aa"}, "totals": {"sum": 1.22}}
     bad = {
         0: ("a", {"digests": {"out": "bb"}}),
         7: ("b", empty),
@@ -382,9 +378,7 @@ def test_reruns_do_not_touch_the_unit_they_follow():
 
 
 def test_a_ceiling_is_exempt_from_agreement_and_never_wins():
-    blocks = [
-        replaced(made.unit(u, [-0.5, -0.5], work=0.0 if False else 5.0), "b", digests={"out": "bb"}) for u in range(8)
-    ]
+    blocks = [replaced(made.unit(u, [-0.5, -0.5], work=5.0), "b", digests={"out": "bb"}) for u in range(8)]
     found = summarise(made.record(blocks, arms={"b": {"kind": "ceiling"}}))
     assert found["verdict"]["word"] == "inconclusive"
     assert found["verdict"]["reason"].startswith("arm B is a ceiling: it leaves work out and cannot win; B/A = 0.6065")
