@@ -316,22 +316,13 @@ class ColumnWriter:
         while len(view):
             view = view[self.file.write(view) :]
 
-    def append_file(self, path: Path, dtype: np.dtype, shape: tuple) -> None:
-        """Copy the rows of a finished column behind those here, without looking into them."""
-        if self.dtype is None:
-            self.dtype, self.tail = dtype, shape[1:]
-        self._fits(dtype, shape)
-        self.rows += shape[0]
-        with open(path, "rb", buffering=0) as source:
-            source.seek(_HEADER_BYTES)
-            shutil.copyfileobj(source, self.file, 1 << 20)
-
-    def close(self) -> dict:
-        """Write the header, bring everything to the disk; returns {dtype, shape}."""
+    def close(self, sync: bool = True) -> dict:
+        """Write the header and, with `sync`, bring everything to the disk; returns {dtype, shape}."""
         shape = (self.rows, *self.tail)
         self.file.seek(0)
         self.file.write(_header(self.dtype, shape))
-        os.fsync(self.file.fileno())
+        if sync:
+            os.fsync(self.file.fileno())
         self.file.close()
         return {"dtype": self.dtype.str, "shape": list(shape)}
 
@@ -419,8 +410,12 @@ class Writing:
         except OSError as error:
             raise storage_error(self.path, error) from None
 
-    def __exit__(self, kind, error, trace) -> None:
+    def discard(self) -> None:
+        """Remove the temporary folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __exit__(self, kind, error, trace) -> None:
+        self.discard()
         self._release()
         if isinstance(error, OSError):
             raise storage_error(self.path, error) from None

@@ -1,7 +1,7 @@
 """ROOT files to flat arrays: opens trees, decides which branch serves which quantity, reads ranges of events.
 
-TTree and RNTuple go the same way. Branch names are matched whole: '.', '/' and ':' are ordinary letters in them. Whatever
-uproot raises on a damaged file (IndexError, struct.error, zlib.error …) becomes one SourceError.
+TTree and RNTuple go the same way. Branch names are matched whole: '.', '/' and ':' are ordinary letters in them.
+Whatever uproot raises on a damaged file (IndexError, struct.error, zlib.error …) becomes one SourceError.
 """
 
 import contextlib
@@ -201,8 +201,8 @@ def _native(array) -> np.ndarray:
 def bind(schema: Schema, readers: list[Reader]) -> dict[str, Binding]:
     """Decide for the whole set of files which branch serves which quantity.
 
-    Of the names that a quantity allows, the first that every file has is taken. A default is taken only when no file has
-    any of them: files cannot differ in silence.
+    Of the names that a quantity allows, the first that every file has is taken. A default is taken only when no file
+    has any of them: files cannot differ in silence.
 
     Raises
     ------
@@ -227,8 +227,9 @@ def bind(schema: Schema, readers: list[Reader]) -> dict[str, Binding]:
     for reader in readers[1:]:
         for branch, kind in reader.kinds(branches).items():
             if kind != kinds[branch]:
-                raise BranchError(f"{reader.path}: branch '{branch}'", f"a {_words(kinds[branch])} as in {readers[0].path}",
-                                  f"a {_words(kind)}", "prepare these files apart")  # fmt: skip
+                expected = f"a {_words(kinds[branch])} as in {readers[0].path}"
+                raise BranchError(f"{reader.path}: branch '{branch}'", expected, f"a {_words(kind)}",
+                                  "prepare these files apart")  # fmt: skip
     return bindings
 
 
