@@ -7,8 +7,8 @@ So the tree can be found and ended although parts of it were daemonised.
 
 Nothing runs beside the wait for an answer: no thread, no timer. Pipes are drained by the same poll that waits.
 
-Costs, measured on the 2-vCPU development machine: an exchange adds about 60 µs to an iteration; starting and
-collecting a process about 0.6 ms to its time.
+Costs, measured on a 2-vCPU virtual machine: an exchange adds 30 µs to an iteration; starting and collecting a process
+adds 0.2 ms to its time beyond a bare posix_spawn and wait (0.80 against 0.65 ms for `true`).
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness import load, protocol
@@ -83,6 +83,8 @@ class Exit:
     signal : str | None             the signal's name
     seconds : float                 from just before the spawn to just after the exit
     cpu_seconds : float             the process and all descendants that were waited for or collected
+    counters : dict                 page faults, context switches, bytes read and written of the tree, and the time
+                                    its first thread waited for a processor; see `_counters`
     peak_rss_bytes : float | None   largest resident set of any process in the tree; None where it cannot be told
                                     from the harness's own (a new process inherits that high-water mark)
     output : bytes                  the end of standard output (commands only)
@@ -94,6 +96,7 @@ class Exit:
     seconds: float
     cpu_seconds: float
     peak_rss_bytes: float | None
+    counters: dict[str, float] = field(default_factory=dict)
     output: bytes = b""
     left_behind: int = 0
 
@@ -454,6 +457,7 @@ class ArmProcess:
 
     def _collect(self, now: float) -> bool:
         """Reap the arm's own process; False when it still runs."""
+        waited = load.read(f"/proc/{self.pid}/schedstat")
         pid, status, usage = os.wait4(self.pid, os.WNOHANG)
         if pid == 0:
             return False
@@ -468,6 +472,7 @@ class ArmProcess:
             seconds=now - self.started,
             cpu_seconds=usage.ru_utime + usage.ru_stime,
             peak_rss_bytes=peak,
+            counters=_counters(usage, waited),
         )
         return True
 
@@ -610,7 +615,7 @@ class ArmProcess:
         said = f"; it said: {last[0][:200]}" if last[0] else ""
         if self._memory_limit is not None and any(word in self._stderr.bytes() for word in _ON_MEMORY):
             limit = f"{self._memory_limit / 2**20:.0f} MiB"
-            return "memory", f"expected {wanted} within the memory limit of {limit}, found none left{said}"
+            return "memory", f"expected {wanted}, found no memory left within the limit of {limit} a process{said}"
         if done.signal is None:
             return "exit", f"expected {wanted}, found exit code {done.exit_code}{said}"
         if done.signal in ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGXCPU"):
@@ -688,6 +693,22 @@ def _tree_by_psutil(pid: int) -> list[load.Process]:
         ]
     except psutil.NoSuchProcess:
         return []
+
+
+def _counters(usage, schedstat: bytes | None) -> dict[str, float]:
+    """What the kernel counted of a finished tree, by the names that a scenario's metric may use."""
+    found = {
+        "minor_faults": float(usage.ru_minflt),
+        "major_faults": float(usage.ru_majflt),
+        "voluntary_switches": float(usage.ru_nvcsw),
+        "involuntary_switches": float(usage.ru_nivcsw),
+        "read_bytes": usage.ru_inblock * 512.0,  # from and to the device; what the page cache serves is not in it
+        "written_bytes": usage.ru_oublock * 512.0,
+    }
+    fields = (schedstat or b"").split()
+    if len(fields) >= 2:
+        found["runq_wait_seconds"] = int(fields[1]) * 1e-9
+    return found
 
 
 def _signal_name(number: int) -> str:

@@ -193,6 +193,16 @@ def test_the_cpu_of_waited_for_children_is_the_commands_own():
     assert done.cpu_seconds >= 0.3
 
 
+def test_what_the_kernel_counted_comes_with_the_end(tmp_path):
+    text = f"dd if=/dev/zero of={tmp_path / 'file'} bs=1M count=2 oflag=sync; sleep 0.01; sleep 0.01"
+    with shell(text) as process:
+        counters = process.wait(60).counters
+    assert counters["minor_faults"] > 100
+    assert counters["voluntary_switches"] >= 2
+    assert counters["runq_wait_seconds"] >= 0
+    assert set(counters) > {"major_faults", "involuntary_switches", "read_bytes", "written_bytes"}
+
+
 @pytest.mark.parametrize(
     ("text", "reason"), [("exit 3", "exit"), ("kill -SEGV $$", "crash"), ("kill -KILL $$", "killed")]
 )
@@ -303,7 +313,7 @@ def test_memory_beyond_the_limit_is_void_with_that_reason():
     with command(grab, memory_limit=200 << 20) as process, pytest.raises(VoidSlot) as caught:
         process.wait(60)
     assert caught.value.reason == "memory"
-    assert "memory limit of 200 MiB" in caught.value.message
+    assert "no memory left within the limit of 200 MiB" in caught.value.message
     with command(grab, memory_limit=4 << 30) as process:
         assert process.wait(60).exit_code == 0
 
