@@ -10,7 +10,11 @@ from harness import worker
 
 
 class Mapping(worker.Workload):
-    """Tiles of the ruby scan (real) or of the synthetic one, mapped again and again."""
+    """Tiles of the ruby scan (real) or of the synthetic one, mapped again and again.
+
+    tiles = 0 takes all eight spots of the ruby scan, or one tile of the synthetic scan, whose further tiles are the same
+    pixels over the frames that follow.
+    """
 
     name = "mapping"
     packages = ("numpy", "cffi")
@@ -20,7 +24,7 @@ class Mapping(worker.Workload):
         "panel": "ff1",
         "frames": 3,
         "tile": 48,
-        "tiles": 8,
+        "tiles": 0,
         "exposure": "stationary",
         "depth": 4,
         "subdivision": "corner-passing",
@@ -42,7 +46,7 @@ class Mapping(worker.Workload):
         limits = {
             "frames": (1, 1440 if parameters["source"] == "ruby" else 3600),
             "tile": (1, 3072),
-            "tiles": (1, 8 if parameters["source"] == "ruby" else 1),
+            "tiles": (0, 8 if parameters["source"] == "ruby" else 1000),
             "depth": (0, 8),
             "threads": (1, 256),
             "work_block": (0, 2**62),
@@ -83,9 +87,9 @@ class Mapping(worker.Workload):
         options = Options(**{name: p[name] for name in fields})
         try:
             if p["source"] == "ruby":
-                scan = sources.ruby(p["data"], p["panel"], p["tile"], p["tiles"], p["frames"])
+                scan = sources.ruby(p["data"], p["panel"], p["tile"], p["tiles"] or 8, p["frames"])
             else:
-                scan = sources.synthetic(p["tile"], p["frames"], p["seed"])
+                scan = sources.synthetic(p["tile"], p["frames"], p["tiles"] or 1, p["seed"])
             for tile in scan.tiles:
                 self.calls += prepare(scan, tile, p["depth"], p["exposure"], options)
         except sources.SourceError as error:

@@ -48,36 +48,25 @@ def exponential_map(vector):
 
 
 def b_matrix(a, b, c, alpha, beta, gamma):
-    """B of a unit cell, 2π included: columns are the reciprocal axes in Å⁻¹, a* along x, b* in the xy plane.
+    """B of a unit cell, 2π included: columns are the reciprocal axes in Å⁻¹; a lies along x, b in the xy plane.
 
     Parameters: cell lengths in Å, angles in radians. Raises ValueError for a cell without volume.
-    Source: Busing & Levy, Acta Cryst. 22 (1967) 457, whose B carries no 2π.
+
+    Trap: Busing & Levy, Acta Cryst. 22 (1967) 457, put a* along x and leave 2π out.
+    Source: International Tables for Crystallography B (2006), 1.1.
     """
-    ca, cb, cg = math.cos(alpha), math.cos(beta), math.cos(gamma)
+    ca, cb, cg, sg = math.cos(alpha), math.cos(beta), math.cos(gamma), math.sin(gamma)
     squared = 1 - ca * ca - cb * cb - cg * cg + 2 * ca * cb * cg
     if min(a, b, c) <= 0 or squared <= 0:
         raise ValueError(f"cell: expected positive lengths and a volume, found {(a, b, c, alpha, beta, gamma)}")
-    volume = a * b * c * math.sqrt(squared)
-    a_star, b_star, c_star = (
-        b * c * math.sin(alpha) / volume,
-        a * c * math.sin(beta) / volume,
-        a * b * math.sin(gamma) / volume,
+    direct = np.array(
+        [
+            [a, b * cg, c * cb],
+            [0.0, b * sg, c * (ca - cb * cg) / sg],
+            [0.0, 0.0, c * math.sqrt(squared) / sg],
+        ]
     )
-    cos_gamma_star = (ca * cb - cg) / (math.sin(alpha) * math.sin(beta))
-    cos_beta_star = (ca * cg - cb) / (math.sin(alpha) * math.sin(gamma))
-    sin_gamma_star = math.sqrt(1 - cos_gamma_star**2)
-    sin_beta_star = math.sqrt(1 - cos_beta_star**2)
-    return (
-        2
-        * math.pi
-        * np.array(
-            [
-                [a_star, b_star * cos_gamma_star, c_star * cos_beta_star],
-                [0.0, b_star * sin_gamma_star, -c_star * sin_beta_star * ca],
-                [0.0, 0.0, 1 / c],
-            ]
-        )
-    )
+    return 2 * math.pi * np.linalg.inv(direct).T
 
 
 def chain(angles, axes: str, u=None, ub=None):

@@ -45,15 +45,19 @@ class FrameCache:
     def __init__(self, path):
         self.path = Path(path)
         try:
-            self._file = np.load(self.path, allow_pickle=False)
+            self._handle = self.path.open("rb")
+        except OSError as error:
+            raise SourceError(path, "a frame cache (.npz)", error.strerror or str(error), "check the path") from None
+        try:
+            self._file = np.load(self._handle, allow_pickle=False)
             self.shape = tuple(int(n) for n in self._file["shape"])
             self.frames = int(self._file["nframes"])
             self.omega = np.radians(np.asarray(self._file["omega"], float))
-        except FileNotFoundError:
-            raise SourceError(path, "a frame cache (.npz)", "no such file", "check the path") from None
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, IndexError, TypeError) as error:
+            self._handle.close()
             raise SourceError(path, "a frame cache (.npz)", f"none ({error})", "check the file") from None
         if len(self.shape) != 2 or self.omega.shape != (self.frames, 2):
+            self._handle.close()
             raise SourceError(
                 path, "a shape (rows, columns) and omega (frames, 2)", f"{self.shape} and {self.omega.shape}"
             )
@@ -61,6 +65,7 @@ class FrameCache:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+        self._handle.close()
 
     def sparse(self, frame: int):
         """(row, column, count) of the recorded pixels of a frame: int64, int64, float64."""
@@ -240,21 +245,29 @@ def ruby(folder, panel: str, tile: int, tiles: int, frames: int, grain: int = 0,
     return Scan(detector, instrument.wave_number, one.ub(), grid, out)
 
 
-def synthetic(tile: int, frames: int, seed: int = 0, first_frame: int = 0) -> Scan:
-    """A made scan of one tile: 0.172 mm pixels at 0.5 m, 20 keV, a cubic 4 Å crystal, 0.1° a frame, Poisson(5) counts.
+def synthetic(tile: int, frames: int, tiles: int = 1, seed: int = 0) -> Scan:
+    """A made scan of one square of the detector: 0.172 mm pixels at 0.5 m, 20 keV, a cubic 4 Å crystal, 0.1° a frame.
 
-    The tile's centre lies 40 rows and 620 columns off the beam; one voxel is about 0.6 pixel steps and 0.7 frames.
+    Counts are Poisson(5). The square's centre lies 620 rows and 40 columns off the beam; frame 0 is at alpha 0, omega 0.3,
+    chi 0.05, phi 0.02; one voxel is about 0.6 pixel steps and 0.7 frames. Tile k holds frames k·frames and on.
     """
     pitch = 0.172e-3
-    detector = PoniDetector((4096, 4096), (pitch, pitch), (2048 * pitch, 1024 * pitch), 0.5, azimuth=np.pi / 2)
-    r0, c0 = 2048 + 40 - tile // 2, 1024 + 620 - tile // 2
+    detector = PoniDetector((4096, 4096), (pitch, pitch), (1024 * pitch, 2048 * pitch), 0.5)
+    r0, c0 = 1024 + 620 - tile // 2, 2048 + 40 - tile // 2
+    if r0 < 0:
+        raise ValueError(f"tile: expected at most {2 * 1644} pixels, found {tile}")
     u = rotation("x", 0.31) @ rotation("y", -0.47) @ rotation("z", 0.83)
     ub = u @ b_matrix(4.0, 4.0, 4.0, np.pi / 2, np.pi / 2, np.pi / 2)
     step = np.array([0.0038, 0.0031, 0.0034])
     grid = Grid(tuple(-1000 * step), tuple(step), (2000, 2000, 2000))
-    edges = np.zeros((frames + 1, 4))
+    edges = np.zeros((tiles * frames + 1, 4))
     edges[:] = (0.0, 0.3, 0.05, 0.02)
-    edges[:, 1] += np.radians(0.1) * (first_frame + np.arange(frames + 1))
-    counts = np.random.default_rng(seed).poisson(5.0, (frames, tile, tile)).astype(float)
+    edges[:, 1] += np.radians(0.1) * (np.arange(len(edges)) - 0.5)
+    rng = np.random.default_rng(seed)
     rectangle = (r0, r0 + tile, c0, c0 + tile)
-    return Scan(detector, wave_number(20.0), ub, grid, [Tile(counts, rectangle, edges[:-1], edges[1:], np.zeros(3))])
+    made = []
+    for first in range(0, tiles * frames, frames):
+        counts = rng.poisson(5.0, (frames, tile, tile)).astype(float)
+        one = slice(first, first + frames), slice(first + 1, first + frames + 1)
+        made.append(Tile(counts, rectangle, edges[one[0]], edges[one[1]], np.zeros(3)))
+    return Scan(detector, wave_number(20.0), ub, grid, made)
