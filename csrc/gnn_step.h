@@ -58,13 +58,18 @@ INLINE void NAME(strip)(int rows, int finish, int64_t cols, int64_t depth, const
                     mask + j);
 }
 
-/* The whole product: c [rows, cols] = from + a b, b [depth, cols]. */
+/* The whole product: c [rows, cols] = from + a b, b [depth, cols]. Meanwhile as many rows of `ahead` as c has are fetched,
+   an address that need not exist: the next tile's, since a tile is too short for the hardware's own prefetch. */
 INLINE void NAME(product)(int finish, int64_t rows, int64_t cols, int64_t depth, const REAL *a, int64_t a_row,
-                          int64_t a_step, const REAL *b, const REAL *from, int64_t ld_from, REAL *c, const REAL *mask) {
+                          int64_t a_step, const REAL *b, const REAL *from, int64_t ld_from, REAL *c, const REAL *mask,
+                          const REAL *ahead) {
     int64_t r = 0;
-    for (; r + 6 <= rows; r += 6)
+    for (; r + 6 <= rows; r += 6) {
+        for (int64_t j = r * cols; ahead && j < (r + 6) * cols; j += 64 / (int64_t)sizeof(REAL))
+            __builtin_prefetch(ahead + j);
         NAME(strip)(6, finish, cols, depth, a + r * a_row, a_row, a_step, b, from ? from + r * ld_from : from, ld_from,
                     c + r * cols, mask + r * cols);
+    }
     for (; r + 2 <= rows; r += 2)
         NAME(strip)(2, finish, cols, depth, a + r * a_row, a_row, a_step, b, from ? from + r * ld_from : from, ld_from,
                     c + r * cols, mask + r * cols);
@@ -145,7 +150,7 @@ INLINE void NAME(first)(const gnn_step *s, int64_t h, int64_t width, const REAL 
                         const int64_t *source, const int64_t *target, const REAL *x, REAL *t1) {
     const REAL *ps = s->ps, *pd = s->pd, *b1 = s->b1;
     if (!ps) {
-        NAME(product)(NAME(RELU), rows, h, width, x, width, 1, w1t, b1, 0, t1, t1);
+        NAME(product)(NAME(RELU), rows, h, width, x, width, 1, w1t, b1, 0, t1, t1, NULL);
         return;
     }
     for (int64_t r = 0; r < rows; r++)
@@ -154,7 +159,7 @@ INLINE void NAME(first)(const gnn_step *s, int64_t h, int64_t width, const REAL 
             if (b1) v += LOAD(b1 + j);
             STORE(t1 + r * h + j, v);
         }
-    NAME(product)(NAME(RELU), rows, h, width, x, width, 1, w1t, t1, h, t1, t1);
+    NAME(product)(NAME(RELU), rows, h, width, x, width, 1, w1t, t1, h, t1, t1, NULL);
 }
 
 INLINE void NAME(forward_of)(const gnn_step *s, int64_t h, int64_t width) {
@@ -171,7 +176,8 @@ INLINE void NAME(forward_of)(const gnn_step *s, int64_t h, int64_t width) {
         REAL *t1 = s->t1 ? (REAL *)s->t1 + edge * h : w.t1;
         REAL *t2 = s->t2 ? (REAL *)s->t2 + edge * h : w.t2;
         NAME(first)(s, h, width, w.w1t, rows, source, target, x, t1);
-        NAME(product)(NAME(RELU), rows, h, h, t1, h, 1, w.w2t, s->b2, 0, t2, t2);
+        NAME(product)(NAME(RELU), rows, h, h, t1, h, 1, w.w2t, s->b2, 0, t2, t2,
+                      width == h ? (const REAL *)s->x + (edge + rows) * h : NULL);
         if (!sum) continue;
         NAME(moments)(t2, rows, h, (REAL)s->epsilon, mean, inverse);
         for (int64_t r = 0; r < rows; r++) {
@@ -259,9 +265,13 @@ INLINE void NAME(backward_of)(const gnn_step *s, int64_t h, int64_t k) {
             t1 = w.t1;
         }
         NAME(norm_backward)(s, &w, h, edge, rows, target);
-        NAME(product)(NAME(PLAIN), h, h, rows, t1, 1, h, w.dz2, w.dw2t, h, w.dw2t, t1);
-        NAME(product)(NAME(MASK), rows, h, h, w.dz2, h, 1, s->w2, NULL, 0, w.dz1, t1);
-        NAME(product)(NAME(PLAIN), k, h, rows, x, 1, k, w.dz1, w.dw1t, h, w.dw1t, t1);
+        int64_t next = (edge + rows) * h;
+        const REAL *next_t1 = s->t1 ? (const REAL *)s->t1 + next : NULL;
+        const REAL *next_out = s->d_out ? (const REAL *)s->d_out + next : NULL;
+        NAME(product)(NAME(PLAIN), h, h, rows, t1, 1, h, w.dz2, w.dw2t, h, w.dw2t, t1, (const REAL *)s->t2 + next);
+        NAME(product)(NAME(MASK), rows, h, h, w.dz2, h, 1, s->w2, NULL, 0, w.dz1, t1, next_out);
+        NAME(product)(NAME(PLAIN), k, h, rows, x, 1, k, w.dz1, w.dw1t, h, w.dw1t, t1,
+                      k == h ? (const REAL *)s->x + next : NULL);
         if (d_ps)
             for (int64_t r = 0; r < rows; r++) {
                 NAME(add)(d_ps + source[r] * h, w.dz1 + r * h, h);
@@ -270,7 +280,7 @@ INLINE void NAME(backward_of)(const gnn_step *s, int64_t h, int64_t k) {
         if (s->d_b1)
             for (int64_t r = 0; r < rows; r++) NAME(add)(w.db1, w.dz1 + r * h, h);
         if (s->d_x)
-            NAME(product)(NAME(PLAIN), rows, k, h, w.dz1, h, 1, s->w1, NULL, 0, (REAL *)s->d_x + edge * k, t1);
+            NAME(product)(NAME(PLAIN), rows, k, h, w.dz1, h, 1, s->w1, NULL, 0, (REAL *)s->d_x + edge * k, t1, next_t1);
     }
     NAME(transpose)(w.total1, k, h, s->d_w1);
     NAME(transpose)(w.total2, h, h, s->d_w2);

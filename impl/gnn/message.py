@@ -95,7 +95,7 @@ class Dgl:
 
 def _columns(layer, parts: int):
     """A first layer's weight cut into equal blocks of columns."""
-    return layer.weight.chunk(parts, dim=1)
+    return [block.contiguous() for block in layer.weight.chunk(parts, dim=1)]
 
 
 class _Split:
@@ -107,19 +107,18 @@ class _Split:
         g = net.encode_glob(batch.glob)
         edges = self.encode(net, batch)
         rounds = net.rounds()
+        # Shared weights are cut once a step, not once a round: every cut costs a copy here and one in backward.
+        cut = {update: (_columns(update.edge.first, 4), _columns(update.node.first, 3), _columns(update.glob.first, 3))
+               for update in rounds}  # fmt: skip
         for number, update in enumerate(rounds):
-            w_edge, w_source, w_target, w_glob = _columns(update.edge.first, 4)
-            ps = linear(h, w_source) + linear(g, w_glob, update.edge.first.bias)[event]
+            (w_edge, w_source, w_target, w_global), (w_node, w_sum, w_node_global), (w_glob, w_nodes, w_edges) = cut[update]
+            ps = torch.addmm(linear(g, w_global, update.edge.first.bias).index_select(0, event), h, w_source.t())
             pd = linear(h, w_target)
             edges, a = self.step(batch, edges, w_edge, ps, pd, update.edge, number == len(rounds) - 1)
-            w_node, w_sum, w_glob = _columns(update.node.first, 3)
-            z = torch.addmm(linear(g, w_glob, update.node.first.bias)[event], h, w_node.t())
+            z = torch.addmm(linear(g, w_node_global, update.node.first.bias).index_select(0, event), h, w_node.t())
             h = update.node.finish(torch.addmm(z, a, w_sum.t()))
-            w_glob, w_nodes, w_edges = _columns(update.glob.first, 3)
-            both = batch.sum_nodes(torch.cat([h, a], 1))
-            nodes, sums = both.chunk(2, dim=1)
-            z = linear(g, w_glob, update.glob.first.bias) + linear(nodes * per_node, w_nodes)
-            g = update.glob.finish(z + linear(sums * per_edge, w_edges))
+            z = torch.addmm(linear(g, w_glob, update.glob.first.bias), batch.sum_nodes(h) * per_node, w_nodes.t())
+            g = update.glob.finish(torch.addmm(z, batch.sum_nodes(a) * per_edge, w_edges.t()))
         return g
 
 
@@ -139,8 +138,8 @@ class Dense(_Split):
         if degree > 0 and (objects == objects[0]).all():
             z = (z.view(len(ps), degree, -1) + ps.unsqueeze(1)).view(z.shape)
         else:
-            z = z + ps[source]
-        edges = mlp.finish(z + pd[target])
+            z = z + ps.index_select(0, source)
+        edges = mlp.finish(z + pd.index_select(0, target))
         return edges, torch.zeros_like(ps).index_add(0, target, edges)
 
 
