@@ -12,8 +12,8 @@ from harness import worker
 class Mapping(worker.Workload):
     """Tiles of the ruby scan (real) or of the synthetic one, mapped again and again.
 
-    tiles = 0 takes all eight spots of the ruby scan, or one tile of the synthetic scan, whose further tiles are the same
-    pixels over the frames that follow.
+    tiles = 0 takes all eight spots of the ruby scan, or one tile of the synthetic scan, whose further tiles are the
+    same pixels over the frames that follow.
     """
 
     name = "mapping"

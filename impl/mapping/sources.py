@@ -248,8 +248,8 @@ def ruby(folder, panel: str, tile: int, tiles: int, frames: int, grain: int = 0,
 def synthetic(tile: int, frames: int, tiles: int = 1, seed: int = 0) -> Scan:
     """A made scan of one square of the detector: 0.172 mm pixels at 0.5 m, 20 keV, a cubic 4 Å crystal, 0.1° a frame.
 
-    Counts are Poisson(5). The square's centre lies 620 rows and 40 columns off the beam; frame 0 is at alpha 0, omega 0.3,
-    chi 0.05, phi 0.02; one voxel is about 0.6 pixel steps and 0.7 frames. Tile k holds frames k·frames and on.
+    Counts are Poisson(5). The square's centre lies 620 rows and 40 columns off the beam; frame 0 is at alpha 0, omega
+    0.3, chi 0.05, phi 0.02; one voxel is about 0.6 pixel steps and 0.7 frames. Tile k holds frames k·frames and on.
     """
     pitch = 0.172e-3
     detector = PoniDetector((4096, 4096), (pitch, pitch), (1024 * pitch, 2048 * pitch), 0.5)

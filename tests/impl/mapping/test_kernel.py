@@ -14,7 +14,7 @@ from impl.mapping.pipeline import bands
 from impl.mapping.records import COLUMNS, Records, add, merge
 from impl.mapping.reference import footprint, reference_map
 
-quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @st.composite
