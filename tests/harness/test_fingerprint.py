@@ -2,7 +2,8 @@
 
 import pytest
 
-from harness.fingerprint import TOLD, Observation, differences, judge
+from harness import fingerprint
+from harness.fingerprint import TOLD, Observation
 
 
 def seen(arm, value="x", unit=0, group="end", **more):
@@ -13,7 +14,7 @@ def seen(arm, value="x", unit=0, group="end", **more):
 def told(policy, expected, found, rtol=1e-12):
     return [
         what
-        for what, _, _ in differences(
+        for what, _, _ in fingerprint.differences(
             Observation(0, "a", "end", **expected), Observation(0, "b", "end", **found), policy, rtol
         )
     ]
@@ -59,7 +60,7 @@ def test_an_unknown_policy_is_refused():
 
 
 def judged(*observations, policy="exact", **more):
-    return judge(observations, policy, 1e-12, **more)
+    return fingerprint.judge(observations, policy, 1e-12, **more)
 
 
 def test_equal_outputs_agree():
