@@ -156,12 +156,18 @@ class Sampler:
             return "stat-only"  # a pid namespace of our own: the machine's other processes are hidden
         return "cgroup" if self._total.read() is not None else "proc+children"
 
-    def scan(self, own: Iterable[int] = ()) -> Scan:
-        """Look at everything; `own` are pids whose run-queue wait is wanted. Outside timed windows only."""
+    def scan(self, own_roots: Iterable[int] | None = None) -> Scan:
+        """Look at everything; outside timed windows only.
+
+        Parameters
+        ----------
+        own_roots : pids    whose run-queue wait is wanted, with everything below them; None: this process
+        """
         begin = time.thread_time()
         times = self._machine_times()
         found = {} if self.method == "totals" else {(p.pid, p.start): p for p in processes(self._proc)}
         at = time.monotonic()
+        own = descendants(found.values(), [os.getpid()] if own_roots is None else own_roots)
         return Scan(
             at=at,
             processes=found,
@@ -190,7 +196,7 @@ class Sampler:
         dict                     the fields of records.Load but unit, arm and position
         """
         elapsed = max(after.at - before.at, 1e-9)
-        shares = _attribute(before, after, set(own_roots))
+        shares = attribute(before, after, own_roots)
         own = shares.own if own_cpu is None else own_cpu
         irq, steal = _growth(before.irq, after.irq), _growth(before.steal, after.steal)
         busy = _growth(before.busy, after.busy)
@@ -293,15 +299,18 @@ def between(before: dict[str, float], after: dict[str, float]) -> dict[str, floa
 # ------------------------------------------------------------------------------------------------- attribution
 
 
-class _Shares(NamedTuple):
+class Shares(NamedTuple):
+    """Who used how many CPU seconds between two scans."""
+
     own: float
     foreign: float
     kthread: float
-    by_process: list[tuple[Process, float]]
+    by_process: list[tuple[Process, float]]  # foreign ones, with the children that each waited for
 
 
-def _attribute(before: Scan, after: Scan, own_roots: set[int]) -> _Shares:
-    """Seconds that own, foreign and kernel processes used between two scans."""
+def attribute(before: Scan, after: Scan, own_roots: Iterable[int]) -> Shares:
+    """Divide the time that processes used between two scans among own, foreign and kernel threads."""
+    own_roots = set(own_roots)
     first = {process.pid: process for process in before.processes.values()}
     last = {process.pid: process for process in after.processes.values()}
     own = descendants(before.processes.values(), own_roots)
@@ -313,25 +322,20 @@ def _attribute(before: Scan, after: Scan, own_roots: set[int]) -> _Shares:
         used[process.pid] = process.used - (old.used if old else 0.0)
         grown[process.pid] = process.reaped - (old.reaped if old else 0.0)
 
-    # What the dead had used before the window is inside the reaped time of whoever waited for them: the nearest
-    # ancestor that survived, or, for orphans, pid 1 or the harness.
-    debts: dict[int, float] = {}
+    # What the dead had used before the window is inside the reaped time of whoever waited for them.
     for key, process in before.processes.items():
         if key in after.processes:
             continue
-        heir = _heir(process, first, before, after)
-        debts[heir] = debts.get(heir, 0.0) + process.used + process.reaped
-    left = 0.0
-    for pid, debt in debts.items():
-        paid = min(debt, max(0.0, grown.get(pid, 0.0)))
-        if pid in grown:
-            grown[pid] -= paid
-        left += debt - paid
-    for pid in [1, *own_roots]:
-        paid = min(left, max(0.0, grown.get(pid, 0.0)))
-        if pid in grown:
-            grown[pid] -= paid
-        left -= paid
+        debt = process.used + process.reaped
+        heir, orphaned = _heir(process, first, after)
+        # an orphan went to pid 1, or to the harness, where no ancestor that lives took it over; a child that its
+        # living parent did not wait for left nothing behind, so nothing is taken off for it
+        heirs = [heir, 1, *(own_roots if process.pid in own else ())] if orphaned else [heir]
+        for pid in dict.fromkeys(heirs):
+            paid = min(debt, max(0.0, grown.get(pid, 0.0)))
+            debt -= paid
+            if paid:
+                grown[pid] -= paid
 
     shares = {"own": 0.0, "foreign": 0.0, "kthread": 0.0}
     by_process = []
@@ -345,19 +349,19 @@ def _attribute(before: Scan, after: Scan, own_roots: set[int]) -> _Shares:
         else:
             shares["foreign"] += amount
             by_process.append((process, amount))
-    return _Shares(**shares, by_process=by_process)
+    return Shares(**shares, by_process=by_process)
 
 
-def _heir(dead: Process, first: dict[int, Process], before: Scan, after: Scan) -> int:
-    """The nearest ancestor of a dead process that is alive in the second scan, by the first scan's tree; else 1."""
+def _heir(dead: Process, first: dict[int, Process], after: Scan) -> tuple[int, bool]:
+    """The nearest ancestor that outlived the window, by the first scan's tree; and whether others died before it."""
     seen = set()
     parent = first.get(dead.parent)
     while parent is not None and parent.pid not in seen:
         if (parent.pid, parent.start) in after.processes:
-            return parent.pid
+            return parent.pid, bool(seen)
         seen.add(parent.pid)
         parent = first.get(parent.parent)
-    return 1
+    return 1, True
 
 
 def _growth(before: float | None, after: float | None) -> float | None:
