@@ -140,7 +140,7 @@ class Cache:
         for name, column in manifest["columns"].items():
             file = path / f"{name}.npy"
             try:
-                array = np.load(file, mmap_mode="r" if mmap and 0 not in column["shape"] else None, allow_pickle=False)
+                array = load_column(file, mmap)
             except (OSError, ValueError, EOFError) as error:
                 found = f"{type(error).__name__}: {error}".splitlines()[0]
                 raise CacheError(file, "a column of the cache", found, "prepare the cache again") from None
@@ -208,6 +208,16 @@ class Cache:
             if edges.tobytes() != self.edge_x[self.edge_off[first] : self.edge_off[last]].tobytes():
                 raise CacheError(self.path / "edge_x.npy", "the edge features of the nodes", "others",
                                  "prepare the cache again")  # fmt: skip
+
+
+def load_column(path, mmap: bool = True) -> np.ndarray:
+    """One .npy file, memory-mapped where it holds anything; raises OSError, ValueError or EOFError when damaged."""
+    if mmap:
+        try:
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        except ValueError:  # an array without elements cannot be mapped; a damaged file fails again below
+            pass
+    return np.load(path, allow_pickle=False)
 
 
 # ---------------------------------------------------------------------------------------------------- identity
@@ -450,7 +460,7 @@ def describe(columns: dict, identity: dict, *, node_features, globals, classes, 
 
 
 def write(path, arrays: dict, *, node_features, globals=(), classes=(), self_loops=False, identity=None,
-          edge_features=True, overwrite=False) -> Cache:  # fmt: skip
+          edge_features=True, overwrite=False, report=None, sources=(), versions=None) -> Cache:  # fmt: skip
     """Write a cache from arrays in memory (conversions, tests); `prepare` is the way from ROOT files.
 
     Parameters
@@ -459,6 +469,7 @@ def write(path, arrays: dict, *, node_features, globals=(), classes=(), self_loo
     node_features : names of the columns of node_x; `eta` and `phi` must be among them
     identity : dict, optional   what the fingerprint covers
     edge_features : bool        store edge_x; False: rebuilt on reading
+    report, sources, versions   what the manifest says about the origin
 
     Raises
     ------
@@ -487,5 +498,5 @@ def write(path, arrays: dict, *, node_features, globals=(), classes=(), self_loo
             columns[name]["sha256"] = None if name == "edge_x" else file_digest(writer.path)
         writing.commit(describe(columns, identity or {"format": FORMAT_VERSION}, node_features=node_features,
                                 globals=globals, classes=classes, self_loops=self_loops, edges=edges,
-                                report={}, sources=[], versions={}))  # fmt: skip
+                                report=report or {}, sources=list(sources), versions=versions or {}))  # fmt: skip
     return Cache.open(path)

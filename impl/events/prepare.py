@@ -320,8 +320,8 @@ class _Assembler:
         columns = {}
         for path in sorted(folder.glob("*.npy")):
             try:
-                columns[path.stem] = np.load(path, mmap_mode="r" if result.nodes else None, allow_pickle=False)
-            except (OSError, ValueError) as error:
+                columns[path.stem] = cache.load_column(path)
+            except (OSError, ValueError, EOFError) as error:
                 raise WorkerError(f"worker {share.number}: {path.stem}", "a whole column", str(error).splitlines()[0],
                                   "nothing was kept; start again") from None  # fmt: skip
         written = len(columns.get("node_counts", ()))

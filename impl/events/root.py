@@ -137,6 +137,11 @@ class Reader:
                 common &= set(branch.entry_offsets)
         return sorted(common)
 
+    def awkward(self, branches: list[str], start: int, stop: int):
+        """Events start … stop-1 of some branches as one awkward record array, in one request to the file."""
+        with _guarded(self.path):
+            return self._tree.arrays(branches, entry_start=start, entry_stop=stop, library="ak")
+
     def read(self, branches: list[str], start: int, stop: int) -> dict[str, np.ndarray | Lists]:
         """Events start … stop-1 of some branches.
 
@@ -149,8 +154,8 @@ class Reader:
         SourceError     a basket that cannot be read, or fewer events than the tree promises
         BranchError     a branch that is neither a number nor a list of numbers per event
         """
+        arrays = self.awkward(branches, start, stop)
         with _guarded(self.path):
-            arrays = self._tree.arrays(branches, entry_start=start, entry_stop=stop, library="ak")
             found = {name: _flat(arrays[name]) for name in branches}
         for name, value in found.items():
             if value is None:
@@ -167,6 +172,12 @@ def tree_names(file) -> list[str]:
     """Names of the TTrees and RNTuples of an open file, without cycle numbers."""
     classes = file.classnames(cycle=False, recursive=True)
     return [name for name, kind in classes.items() if kind in ("TTree", "ROOT::RNTuple", "TNtuple", "TChain")]
+
+
+def trees_of(path: str) -> list[str]:
+    """Names of the trees of a file; raises SourceError when it cannot be read."""
+    with _guarded(path), uproot.open(path) as file:
+        return tree_names(file)
 
 
 def _flat(array) -> np.ndarray | Lists | None:
