@@ -3,7 +3,8 @@
 Every arm gets a session of its own, and everything that descends from it carries its *mark*: an otherwise unused
 resource limit (RLIMIT_LOCKS has had no effect since Linux 2.4.25) that fork and exec hand down and that no change of
 session, parent or environment takes away. The harness makes itself a subreaper, so that orphans come back to it.
-So the tree can be found and ended although parts of it were daemonised.
+So the tree can be found and ended although parts of it were daemonised; and should the harness itself be killed, a
+small guard process (guard.py) that waits for just this ends whatever carries one of its marks.
 
 Nothing runs beside the wait for an answer: no thread, no timer. Pipes are drained by the same poll that waits.
 
@@ -34,6 +35,8 @@ STDOUT_KEPT = 1 << 20
 GRACE = 0.5
 #: seconds that py-spy may take for one process
 STACK_PATIENCE = 15.0
+#: a time-out from a pilot: so many times the longest time seen, but never under so many seconds
+PATIENCE_FACTOR, PATIENCE_LEAST = 20.0, 10.0
 _RLIMIT_LOCKS = 10  # asm-generic; not in Python's resource module
 _PR_SET_CHILD_SUBREAPER = 36
 _LINUX = sys.platform == "linux"
@@ -120,31 +123,69 @@ class _Tail:
         return self.bytes().decode("utf-8", "replace")
 
 
+def patience(seen: Iterable[float], timeout: float) -> float:
+    """How long to wait for an answer, seconds: a pilot's times make a hang known sooner than the scenario's time-out.
+
+    Parameters
+    ----------
+    seen : s          outside times of like exchanges so far; none: the time-out alone decides
+    timeout : s       the scenario's, never exceeded
+    """
+    longest = max(seen, default=None)
+    return timeout if longest is None else min(timeout, max(PATIENCE_LEAST, PATIENCE_FACTOR * longest))
+
+
 # ------------------------------------------------------------------------------------------------- marks, trees
 
 _marks = itertools.count(1)
-_subreaper = False
+_family: tuple[int, int] | None = None  # (pid of the harness, what the marks of all its arms begin with)
+_guard: int | None = None  # the end of a pipe that only this process holds: its closing wakes the guard
 
 
-def _become_subreaper() -> None:
-    """Orphans of the arms come back to this process instead of going to init."""
-    global _subreaper
-    if _subreaper or not _LINUX:
+def _become_parent() -> None:
+    """Once a process: orphans of the arms come back to it, not to init, and a guard ends them should it be killed."""
+    global _family, _guard
+    if _family is not None and _family[0] == os.getpid():
+        return
+    _family = (os.getpid(), 1 << 62 | int.from_bytes(os.urandom(5), "big") << 22)
+    if not _LINUX:
         return
     import ctypes
 
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    _subreaper = True
+    _guard = _start_guard(_family[1])
+
+
+def _start_guard(family: int) -> int:
+    """Start guard.py and wait until it watches; the pipe that keeps it waiting."""
+    told, watched = os.pipe()
+    hears, says = os.pipe()
+    null = os.open(os.devnull, os.O_WRONLY)
+    program = str(Path(__file__).with_name("guard.py"))
+    try:
+        os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", program, str(family)],
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, old, new) for old, new in ((told, 0), (says, 1), (null, 2))],
+            setsid=True,
+        )
+    finally:
+        for handle in (told, says, null):
+            os.close(handle)
+    os.read(hears, 1)
+    os.close(hears)
+    return watched
 
 
 def _new_mark() -> int:
-    """A number that no other arm of any harness on this machine carries now: pid of the harness and a count."""
-    return (0x48 << 54) | (os.getpid() << 24) | (next(_marks) & 0xFFFFFF)
+    """A number that no other arm of any harness on this machine carries."""
+    return _family[1] | (next(_marks) & 0x3FFFFF)
 
 
 @contextlib.contextmanager
 def _inherited(mark: int, pin: Iterable[int] | None):
-    """What a child started inside takes over: the mark and the cores; the harness itself has them back at once."""
+    """What a child started inside takes over: the mark and the cores; the harness itself has its own back at once."""
     import resource
 
     before = resource.getrlimit(_RLIMIT_LOCKS) if _LINUX else None
@@ -215,7 +256,7 @@ class ArmProcess:
         nice: int | None = None,
         pin: Iterable[int] | None = None,
     ):
-        _become_subreaper()
+        _become_parent()
         self.command = list(command)
         self.speaks_protocol = speaks_protocol
         self.accepted: protocol.Header | None = None

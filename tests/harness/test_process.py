@@ -1,6 +1,7 @@
 """One arm process: exchanges, ends, hangs, and that nothing of its tree is left."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from harness import load, protocol
 from harness.errors import ConfigurationError, UnfitError
-from harness.process import ArmProcess, VoidSlot
+from harness.process import ArmProcess, VoidSlot, patience
 
 ROOT = Path(__file__).parents[2]
 
@@ -350,3 +351,62 @@ def test_a_worker_of_the_package_answers_the_protocol(tmp_path):
         assert answer.seconds <= outside
         assert process.ask(protocol.DescribeOutput(), 30)[0].totals == {"sum": 6}
         assert process.close(30).exit_code == 0
+
+
+# ------------------------------------------------------------------------------------------------- killed harness
+
+HARNESS = """
+import subprocess
+import sys
+from harness import process
+if sys.argv[1] == 'unguarded':
+    process._start_guard = lambda family: None
+def start(text):
+    return process.ArmProcess(['sh', '-c', text], cwd='/', environment={}, speaks_protocol=False)
+arms = [start('sleep 600 & sleep 600'), start("env -i setsid -f sh -c 'trap : TERM; sleep 600; sleep 600'; sleep 600")]
+while len(arms[0].tree()) < 3 or len(arms[1].tree()) < 4: pass
+print(*arms[0].tree(), *arms[1].tree(), flush=True)
+sys.stdin.read()
+"""
+
+
+def living(pids):
+    return [pid for pid in pids if (found := load.read_process(pid)) and found.state not in "ZX"]
+
+
+def kill_a_harness(how):
+    """Start a harness with two arms, kill it with SIGKILL; the pids of its arms' trees."""
+    words = [sys.executable, "-c", HARNESS, how]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        pids = [int(word) for word in running.stdout.readline().split()]
+        assert len(pids) == 7
+        assert living(pids) == pids
+        running.kill()
+    return pids
+
+
+def test_a_killed_harness_leaves_no_process_behind():
+    pids = kill_a_harness("guarded")
+    for _ in range(500):
+        if living(pids):
+            time.sleep(0.02)
+    assert living(pids) == []
+
+
+def test_without_its_guard_a_killed_harness_would_leave_its_arms():
+    """The broken twin of the guard."""
+    pids = kill_a_harness("unguarded")
+    time.sleep(1.0)
+    left = living(pids)
+    for pid in left:
+        os.kill(pid, 9)
+    assert left == pids
+
+
+def test_a_pilot_makes_a_hang_known_sooner():
+    assert patience([], 600) == 600
+    assert patience([2.0, 3.0, 1.0], 600) == 60
+    assert patience([0.001], 600) == 10
+    assert patience([100.0], 600) == 600
+    assert patience([0.001], 5) == 5
