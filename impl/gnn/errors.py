@@ -9,7 +9,7 @@ class GnnError(Exception):
 
     exit_code = 1
 
-    def __init__(self, where, expected: str, found: str, next: str = ""):  # noqa: A002 (as in worker.Fault)
+    def __init__(self, where, expected: str, found: str, next: str = ""):
         self.where, self.expected, self.found, self.next = str(where), expected, found, next
         super().__init__(self.where, expected, found, next)
 
@@ -38,6 +38,6 @@ class LossError(GnnError):
 
     exit_code = 3
 
-    def __init__(self, where, expected: str, found: str, next: str = "", events=()):  # noqa: A002
+    def __init__(self, where, expected: str, found: str, next: str = "", events=()):
         super().__init__(where, expected, found, next)
         self.events = list(events)

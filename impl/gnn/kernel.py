@@ -7,6 +7,7 @@ the one after the norm: states pass from one step to the next and to nothing els
 import bisect
 import functools
 import hashlib
+import itertools
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -138,7 +139,7 @@ class Layout:
             end = int(np.searchsorted(edge, edge[cuts[-1]] + block_edges, side="right")) - 1
             cuts.append(min(max(end, cuts[-1] + 1), len(objects)))
         blocks = tuple(
-            (a, b, int(node[a]), int(node[b]), int(edge[a]), int(edge[b])) for a, b in zip(cuts, cuts[1:])
+            (a, b, int(node[a]), int(node[b]), int(edge[a]), int(edge[b])) for a, b in itertools.pairwise(cuts)
         )
         return cls(objects, bool(self_loops), int(node[-1]), int(edge[-1]), blocks)
 
@@ -224,7 +225,7 @@ class _Step(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, d_out, d_sum):
-        layout, _, epsilon, isa, with_sum = ctx.settings
+        layout, _, epsilon, isa, _ = ctx.settings
         x, in_gamma, in_beta, w1, b1, ps, pd, w2, b2, gamma, beta, t2 = ctx.saved_tensors
         hidden, width = w1.shape
         blocks = len(layout.blocks)

@@ -72,6 +72,44 @@ class Round(nn.Module):
         self.glob = Mlp(3 * hidden, hidden)  # global, mean of nodes, mean of edges
 
 
+class Scaling(nn.Module):
+    """Features to numbers near 1: log1p where the feature is an energy, then (x - shift) · scale; identity when new.
+
+    Kept as buffers, so a checkpoint carries the scaling that its weights were trained with.
+    """
+
+    #: features that spread over decades, by name
+    ENERGIES = ("pt", "energy", "mass", "met")
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.register_buffer("logarithmic", torch.zeros(width, dtype=torch.bool))
+        self.register_buffer("shift", torch.zeros(width))
+        self.register_buffer("scale", torch.ones(width))
+
+    def fit(self, rows, names, dropped=()) -> None:
+        """Take mean and deviation of rows (n, width); a feature in `dropped` becomes a constant 0.
+
+        Raises
+        ------
+        InputError      rows of another width
+        """
+        if rows.shape[1] != len(self.scale) or len(names) != len(self.scale):
+            raise InputError("cache", f"{len(self.scale)} features", f"{rows.shape[1]}: {', '.join(names)}")
+        rows = torch.as_tensor(rows, dtype=torch.float64)
+        self.logarithmic.copy_(torch.tensor([name in self.ENERGIES for name in names]))
+        self.logarithmic &= (rows >= 0).all(0)
+        rows = torch.where(self.logarithmic, rows.clamp(min=0).log1p(), rows)
+        deviation = rows.std(0, correction=0) if len(rows) else torch.ones(rows.shape[1])
+        self.shift.copy_(rows.mean(0) if len(rows) else torch.zeros(rows.shape[1]))
+        self.scale.copy_(torch.where(deviation > 1e-6, 1 / deviation.clamp(min=1e-6), 1.0))
+        self.scale[[name in dropped for name in names]] = 0
+
+    def forward(self, x):
+        x = torch.where(self.logarithmic, x.clamp(min=0).log1p(), x)
+        return (x - self.shift) * self.scale
+
+
 class EventNet(nn.Module):
     """Events to logits.
 
@@ -86,6 +124,7 @@ class EventNet(nn.Module):
         super().__init__()
         self.config = config
         hidden = config.hidden
+        self.scale_node, self.scale_glob = Scaling(config.node), Scaling(config.glob)
         self.encode_node = Mlp(config.node, hidden)
         self.encode_edge = Mlp(config.edge, hidden)
         self.encode_glob = Mlp(config.glob, hidden)
@@ -97,6 +136,10 @@ class EventNet(nn.Module):
     def rounds(self):
         """The K updates in order."""
         return [self.updates[k % len(self.updates)] for k in range(self.config.rounds)]
+
+    def encode(self, batch):
+        """Nodes and globals as (N, H) and (B, H)."""
+        return self.encode_node(self.scale_node(batch.node_x)), self.encode_glob(self.scale_glob(batch.glob))
 
     def forward(self, batch) -> torch.Tensor:
         """Logits float (B, C) of a `batches.Batch`."""
