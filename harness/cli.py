@@ -36,7 +36,7 @@ class _Group(click.Group):
         name = arguments[0] if arguments else ""
         if name and not name.startswith("-") and self.get_command(context, name) is None:
             hint = nearest(name, self.commands)
-            known = ", ".join(self.commands)
+            known = ", ".join(sorted(self.commands))
             click.echo(
                 f"harness: no command '{name}'; there is {known}" + (f"; {hint}" if hint else ""),
                 err=True,
