@@ -282,11 +282,9 @@ class Analysis:
 
     def _ratios(self, unit: _UnitEntries, pairs: list[Pair], metric: str) -> list[float | None]:
         launches = {one.arm: one for one in unit.launches}
-        if metric == "startup_seconds" and pairs and pairs[0].a.startup_seconds is None:
-            pairs = pairs[:1]  # one start for all pairs of a block
         return [
             log_ratio(metric_value(pair.a, metric, launches.get("a")), metric_value(pair.b, metric, launches.get("b")))
-            for pair in pairs
+            for pair in _measured(pairs, metric)
         ]
 
     @cached_property
@@ -485,7 +483,7 @@ class Analysis:
         found = []
         for unit in self.kept:
             launch = next((one for one in self._units[unit.unit].launches if one.arm == arm), None)
-            for pair in unit.pairs:
+            for pair in _measured(unit.pairs, self.metric):
                 value = metric_value(getattr(pair, arm), self.metric, launch)
                 if value is not None:
                     found.append(value)
@@ -504,7 +502,7 @@ class Analysis:
         found: dict[str, list[float]] = {"a": [], "b": []}
         for unit in self.kept:
             launches = {one.arm: one for one in self._units[unit.unit].launches}
-            for pair in unit.pairs:
+            for pair in _measured(unit.pairs, self.metric):
                 for arm, slot in (("a", pair.a), ("b", pair.b)):
                     value = metric_value(slot, self.metric, launches.get(arm))
                     if value is not None:
@@ -637,6 +635,11 @@ def _pairs(slots: list[record.Slot]) -> list[Pair]:
             a, b = both["a"], both["b"]
             pairs.append(Pair(index=index, order="AB" if a.position == 0 else "BA", a=a, b=b))
     return pairs
+
+
+def _measured(pairs: list[Pair], metric: str) -> list[Pair]:
+    """The pairs that have a value of their own: a block has one start-up for all its pairs."""
+    return pairs[:1] if metric == "startup_seconds" else pairs
 
 
 def _centre(ratios: list[float | None]) -> float | None:

@@ -1,23 +1,27 @@
-"""An arm reference (scenario:arm, a bare arm, or a command) -> something that can be launched."""
+"""An arm reference (scenario:arm@rev, a bare arm, or a command) -> something that can be launched.
+
+`resolve` only reads; an arm with a tree of its own (a revision, overlays, a build) is made ready by `built`, which may
+take as long as a build does.
+"""
 
 import dataclasses
 import hashlib
 import json
 import os
 import re
-import shlex
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+from harness import revision
 from harness import scenario as scenarios
 from harness.errors import ConfigurationError, UnfitError, sentence
 from harness.scenario import Scenario
 from harness.worker import Fault, nearest, parse_settings
 
-_NAMED = re.compile(r"^(?P<scenario>[\w.-]+):(?P<arm>[\w.-]+)(?P<settings>(,[^,=]+=[^,]*)*)$")
-_BARE = re.compile(r"^[\w.-]+$")
+_NAMED = re.compile(r"^(?P<scenario>[\w.-]+):(?P<arm>[\w.-]+)(@(?P<rev>[^,\s]+))?(?P<settings>(,[^,=]+=[^,]*)*)$")
+_BARE = re.compile(r"^(?P<arm>[\w.-]+)(@(?P<rev>[^,\s]+))?$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Arm:
     command : list          the whole argument list
     parameters : dict       what was set, defaults not filled in
     environment : dict      variables laid over the harness's own
+    tree : Request | None   the tree that it runs in, if not the user's own
+    revision : dict | None  which tree that is, once it is built: commit, dirty, tree, binaries
     """
 
     name: str
@@ -40,6 +46,8 @@ class Arm:
     cwd: str
     parameters: dict[str, Any] = dataclasses.field(default_factory=dict)
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
+    tree: revision.Request | None = None
+    revision: dict[str, Any] | None = None
 
     @property
     def speaks_protocol(self) -> bool:
@@ -47,9 +55,14 @@ class Arm:
 
     def as_dict(self, root: Path) -> dict[str, Any]:
         """As the record keeps it: paths below `root` relative to it, the harness's own interpreter as 'python'."""
-        shown = dataclasses.asdict(self)
+        names = ("name", "reference", "kind", "command", "cwd", "parameters", "environment", "revision")
+        shown = {name: getattr(self, name) for name in names}
         shown["command"] = [_relative(word, root) for word in self.command]
         shown["cwd"] = _relative(self.cwd, root)
+        shown["environment"] = {
+            name: os.pathsep.join(_relative(part, root) for part in value.split(os.pathsep))
+            for name, value in self.environment.items()
+        }
         return shown
 
 
@@ -61,10 +74,41 @@ class Resolved:
     a: Arm
     b: Arm
     root: Path  # the folder that holds reports/
+    base: Path  # the folder that relative paths of the scenario start from
 
     @property
     def arms(self) -> dict[str, Arm]:
         return {"a": self.a, "b": self.b}
+
+    @property
+    def stdin(self) -> Path | None:
+        """The file that both arms read as standard input; a revision's own copy would make their inputs differ."""
+        given = self.scenario.scenario.stdin
+        return None if given is None else self.base / given
+
+
+def built(resolved: Resolved, say=lambda _: None) -> Resolved:
+    """The same comparison with every tree that its arms want in place; `say` hears that a build begins.
+
+    Raises UnfitError (exit 4) when a build fails or its program is missing afterwards.
+    """
+    ready = {letter: _built(arm, resolved, say) for letter, arm in resolved.arms.items()}
+    return dataclasses.replace(resolved, a=ready["a"], b=ready["b"])
+
+
+def _built(arm: Arm, resolved: Resolved, say) -> Arm:
+    if arm.tree is None:
+        return arm
+    tree = revision.provide(arm.tree, resolved.root, f"arm '{arm.reference}'", say)
+    cwd = tree.folder / (resolved.scenario.scenario.cwd or ".")
+    environment = {**tree.environment, **arm.environment}
+    return dataclasses.replace(
+        arm,
+        command=[program(arm.command[0], cwd), *arm.command[1:]],
+        cwd=str(cwd),
+        environment=environment,
+        revision=tree.as_dict(),
+    )
 
 
 def resolve(
@@ -87,18 +131,27 @@ def resolve(
         odd, other = (first, second) if isinstance(a, _Reference) else (second, first)
         raise ConfigurationError(f"'{odd}' is an arm of a scenario and '{other}' is a command; compare like with like")
     if isinstance(a, _Reference):
-        return _resolve_scenario(a, b, root, parameters or {}, overrides or {})
+        return _checked(_resolve_scenario(a, b, root, parameters or {}, overrides or {}))
     if parameters:
         raise ConfigurationError(
             sentence("-p", "two arms of a scenario", "commands", "write parameters into the commands themselves")
         )
-    return _resolve_commands(first, second, a, b, root or start, overrides or {}, start)
+    return _checked(_resolve_commands(first, second, root or start, overrides or {}, start))
+
+
+def _checked(resolved: Resolved) -> Resolved:
+    """Refuse a standard input that is not there before anything is built or measured."""
+    if resolved.stdin is not None and not resolved.stdin.is_file():
+        raise ConfigurationError(
+            sentence("scenario.stdin", f"a file below {resolved.base}", f"'{resolved.scenario.scenario.stdin}'")
+        )
+    return resolved
 
 
 def from_scenario(scenario: Scenario, a: str, b: str, root: Path) -> Resolved:
     """Two arms of a scenario that exists in memory only; `root` is where they run."""
-    found = [_scenario_arm(scenario, _Reference(name, scenario.name, name, {}), root, {}) for name in (a, b)]
-    return Resolved(scenario, found[0], found[1], root)
+    references = [_Reference(name, scenario.name, name, {}) for name in (a, b)]
+    return _checked(_of_scenario(scenario, references, root, {}))
 
 
 def one(reference: str, *, start: Path | None = None, parameters=None, overrides=None) -> Resolved:
@@ -108,21 +161,22 @@ def one(reference: str, *, start: Path | None = None, parameters=None, overrides
 
 @dataclasses.dataclass(frozen=True)
 class _Reference:
-    """scenario:arm,key=value taken apart."""
+    """scenario:arm@rev,key=value taken apart."""
 
     text: str
     scenario: str
     arm: str
     settings: dict[str, Any]
+    rev: str | None = None
 
 
 def _parse(first: str, second: str, root: Path | None):
-    """Both references taken apart: two _Reference, or argument lists for commands."""
+    """Both references taken apart: a _Reference each, or None for a command."""
     parsed = [_parse_named(text, root) for text in (first, second)]
     for index, (text, reference) in enumerate(zip((first, second), parsed)):
         if reference is None and _BARE.match(text):
             parsed[index] = _parse_bare(text, (first, second)[1 - index], root)
-    return [reference if reference is not None else _split(text) for text, reference in zip((first, second), parsed)]
+    return parsed
 
 
 def _parse_named(text: str, root: Path | None) -> _Reference | None:
@@ -137,14 +191,17 @@ def _parse_named(text: str, root: Path | None) -> _Reference | None:
         settings = parse_settings([item for item in match["settings"].split(",") if item])
     except Fault as fault:
         raise ConfigurationError(str(fault)) from None
-    return _Reference(text, match["scenario"], match["arm"], settings)
+    return _Reference(text, match["scenario"], match["arm"], settings, match["rev"])
 
 
 def _parse_bare(text: str, other: str, root: Path | None) -> _Reference | None:
     """A bare arm name, when exactly one scenario has it (and the other name too); a program of that name is a clash."""
     if root is None:
         return None
-    wanted = {text, other.split(":", 1)[1].split(",", 1)[0] if _NAMED.match(other) else other}
+    match = _BARE.match(text)
+    text, arm = match["arm"] if match["rev"] is None else text, match["arm"]
+    beside = _NAMED.match(other) or _BARE.match(other)
+    wanted = {arm, beside["arm"] if beside else other}
     holders = []
     for name in scenarios.names(root):
         try:
@@ -153,22 +210,22 @@ def _parse_bare(text: str, other: str, root: Path | None) -> _Reference | None:
             continue  # a broken scenario is reported when it is asked for by name
         if wanted <= set(arms):
             holders.append(name)
-    program = shutil.which(text)
-    if holders and program:
+    path = shutil.which(text)
+    if holders and path:
         raise ConfigurationError(
-            f"'{text}' can be read in two ways: arm '{holders[0]}:{text}' and the program {program}; write one of them"
+            f"'{text}' can be read in two ways: arm '{holders[0]}:{text}' and the program {path}; write one of them"
         )
     if len(holders) > 1:
         readings = ", ".join(f"'{holder}:{text}'" for holder in holders)
         raise ConfigurationError(f"'{text}' is an arm of more than one scenario; write one of {readings}")
     if holders:
-        return _Reference(text, holders[0], text, {})
-    if program:
+        return _Reference(text, holders[0], arm, {}, match["rev"])
+    if path:
         return None
     known = sorted({arm for name in scenarios.names(root) for arm in _arm_names(root, name)})
-    hint = nearest(text, known)
+    hint = nearest(arm, known)
     raise ConfigurationError(
-        f"no arm '{text}' in a scenario that has both arms, and no program of that name" + (f"; {hint}" if hint else "")
+        f"no arm '{arm}' in a scenario that has both arms, and no program of that name" + (f"; {hint}" if hint else "")
     )
 
 
@@ -179,42 +236,46 @@ def _arm_names(root: Path, name: str) -> list[str]:
         return []
 
 
-def _split(text: str) -> list[str]:
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise ConfigurationError(sentence(f"command '{text}'", "words as a shell splits them", str(error))) from None
-    if not words:
-        raise ConfigurationError(sentence("arm", "a reference or a command", "an empty string"))
-    return words
-
-
 def _resolve_scenario(a: _Reference, b: _Reference, root: Path, parameters: dict, overrides: dict) -> Resolved:
     if a.scenario != b.scenario:
         raise ConfigurationError(
             f"'{a.text}' and '{b.text}' belong to two scenarios; a comparison asks one question: "
             f"take both arms from one of them"
         )
-    scenario = scenarios.load(root, a.scenario, overrides)
-    arms = [_scenario_arm(scenario, reference, root, parameters) for reference in (a, b)]
-    return Resolved(scenario, arms[0], arms[1], root)
+    return _of_scenario(scenarios.load(root, a.scenario, overrides), [a, b], root, parameters)
 
 
-def _scenario_arm(scenario: Scenario, reference: _Reference, root: Path, parameters: dict) -> Arm:
-    if reference.arm not in scenario.arms:
-        hint = nearest(reference.arm, scenario.arms)
-        raise ConfigurationError(
-            f"no arm '{reference.arm}' in scenario '{scenario.name}'; it has {scenarios.quoted(scenario.arms)}"
-            + (f"; {hint}" if hint else "")
-        )
+def _of_scenario(scenario: Scenario, references: list[_Reference], root: Path, parameters: dict) -> Resolved:
+    for reference in references:
+        if reference.arm not in scenario.arms:
+            hint = nearest(reference.arm, scenario.arms)
+            raise ConfigurationError(
+                f"no arm '{reference.arm}' in scenario '{scenario.name}'; it has {scenarios.quoted(scenario.arms)}"
+                + (f"; {hint}" if hint else "")
+            )
+    # One arm in a tree and the other in the user's folder would differ in more than was asked: in the length of
+    # their paths, and in how and when they were built.
+    apart = any(_wants_tree(scenario, reference) for reference in references)
+    arms = [_scenario_arm(scenario, reference, root, parameters, apart) for reference in references]
+    return Resolved(scenario, arms[0], arms[1], root, root)
+
+
+def _wants_tree(scenario: Scenario, reference: _Reference) -> bool:
+    run = scenario.arms[reference.arm].run
+    return reference.rev is not None or run.rev is not None or bool(run.copy) or run.build is not None
+
+
+def _scenario_arm(scenario: Scenario, reference: _Reference, root: Path, parameters: dict, apart: bool) -> Arm:
     arm = scenario.arms[reference.arm]
+    place = f"{scenarios.FOLDER}/{scenario.name}.toml: arms.{reference.arm}"
     is_command = arm.run.command is not None
-    words = list(arm.run.command if is_command else scenario.scenario.workload)
+    command = arm.run.command if is_command else scenario.scenario.workload
+    words = scenarios.words(command, scenario.scenario.shell, f"{place}.run.command")
     settings = {**scenario.parameters, **arm.parameters, **parameters, **reference.settings}
     if is_command and settings:
         raise ConfigurationError(
             sentence(
-                f"{scenarios.FOLDER}/{scenario.name}.toml: arms.{reference.arm}",
+                place,
                 "no parameters beside run.command",
                 scenarios.quoted(settings),
                 "write them into the command",
@@ -223,7 +284,8 @@ def _scenario_arm(scenario: Scenario, reference: _Reference, root: Path, paramet
     if words[0] == "python":
         words[0] = sys.executable
     cwd = root / (scenario.scenario.cwd or ".")
-    words[0] = program(words[0], cwd)
+    if not apart:
+        words[0] = program(words[0], cwd)
     if not is_command:
         words += ["--arm", reference.arm]
         for key, value in settings.items():
@@ -236,10 +298,29 @@ def _scenario_arm(scenario: Scenario, reference: _Reference, root: Path, paramet
         cwd=str(cwd),
         parameters=settings,
         environment=dict(arm.run.env),
+        tree=_request(scenario, reference, root, place) if apart else None,
     )
 
 
-def _resolve_commands(first, second, a, b, root: Path, overrides: dict, start: Path) -> Resolved:
+def _request(scenario: Scenario, reference: _Reference, root: Path, place: str) -> revision.Request:
+    run, shell = scenario.arms[reference.arm].run, scenario.scenario.shell
+    if reference.rev is not None and run.rev is not None:
+        raise ConfigurationError(
+            sentence(f"{place}.run.rev", f"no revision beside '@{reference.rev}'", f"'{run.rev}'", "name one of them")
+        )
+    build = run.build if run.build is not None else scenario.scenario.build
+    rev = reference.rev or run.rev
+    if rev is not None:
+        revision.commit_of(root, rev, f"'{reference.text}'")
+    return revision.Request(
+        rev=rev,
+        build=None if build is None else tuple(scenarios.words(build, shell, f"{place}: build")),
+        copy=tuple((source, to) for source, to in run.copy),
+        environment=tuple(sorted(run.env.items())),
+    )
+
+
+def _resolve_commands(first: str, second: str, root: Path, overrides: dict, start: Path) -> Resolved:
     digest = hashlib.sha256(f"{first}\0{second}".encode()).hexdigest()[:8]
     name = f"command-{digest}"
     data: dict[str, Any] = {
@@ -247,25 +328,25 @@ def _resolve_commands(first, second, a, b, root: Path, overrides: dict, start: P
             "name": name,
             "question": "Is the second command faster than the first?",
             "metric": "seconds",
-            "fingerprint": "none",
-            "workload": a,
+            "workload": [first],
         },
         "schedule": {"mode": "process"},
     }
     scenarios.override(data, overrides)
-    if data["scenario"].get("outputs") and "scenario.fingerprint" not in overrides:
-        data["scenario"]["fingerprint"] = "exact"
     scenario = scenarios.parse(data, "command line")
     if scenario.schedule.mode != "process":
         raise ConfigurationError(
             sentence("schedule.mode", "'process' for commands", f"'{scenario.schedule.mode}'", "they are launched anew")
         )
     cwd = start / (scenario.scenario.cwd or ".")
-    arms = [
-        Arm(name=letter, reference=text, kind="command", command=[program(words[0], cwd), *words[1:]], cwd=str(cwd))
-        for letter, text, words in (("A", first, a), ("B", second, b))
-    ]
-    return Resolved(scenario, arms[0], arms[1], root)
+    arms = []
+    for letter, text in (("A", first), ("B", second)):
+        if not text.strip():
+            raise ConfigurationError(sentence("arm", "a reference or a command", "an empty string"))
+        words = scenarios.words(text, scenario.scenario.shell, f"command '{text}'")
+        command = [program(words[0], cwd), *words[1:]]
+        arms.append(Arm(name=letter, reference=text, kind="command", command=command, cwd=str(cwd)))
+    return Resolved(scenario, arms[0], arms[1], root, start)
 
 
 def _relative(word: str, root: Path) -> str:

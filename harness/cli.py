@@ -78,10 +78,26 @@ _reports_option = click.option(
 )
 
 
+def _commands(command):
+    """Options for commands; each sets the scenario's key of its name, for both arms alike."""
+    for name, given, text in (
+        ("--outputs", {"multiple": True, "metavar": "PATTERN"}, "Files that an arm writes; they must agree."),
+        ("--cwd", {"metavar": "DIR"}, "Working directory of both arms."),
+        ("--stdin", {"metavar": "FILE"}, "Standard input of both arms (default: empty)."),
+        ("--shell", {"is_flag": True}, "Give commands to /bin/sh instead of splitting them into words."),
+        ("--cleanup", {"metavar": "COMMAND"}, "Run once after each arm's last run."),
+        ("--prepare", {"metavar": "COMMAND"}, "Run before every run of an arm, not timed."),
+        ("--setup", {"metavar": "COMMAND"}, "Run once before each arm's first run."),
+    ):
+        command = click.option(name, help=text, **given)(command)
+    return command
+
+
 @cli.command()
 @click.argument("a")
 @click.argument("b")
 @_overlays
+@_commands
 @click.option("--blocks", type=click.IntRange(min=1), help="Number of blocks (resident mode).")
 @click.option("--pairs", type=click.IntRange(min=1), help="Pairs in a block; in process mode, pairs in all.")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of all coins (default: a fresh one, recorded).")
@@ -91,14 +107,20 @@ _reports_option = click.option(
 @_reports_option
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the summary.")
 @click.option("--quiet", is_flag=True, help="Print the verdict line alone, and no progress.")
-def ab(a, b, parameters, settings, blocks, pairs, seed, strict, keep_going, resume, reports, as_json, quiet) -> None:
+def ab(
+    a, b, parameters, settings, blocks, pairs, seed, strict, keep_going, resume, reports, as_json, quiet, **commands
+) -> None:
     """Compare arm B with arm A: measure, record, decide, report.
 
-    An arm is scenario:arm, scenario:arm,key=value, a bare arm name that one scenario has, or a command in quotes.
+    An arm is scenario:arm, scenario:arm@revision, scenario:arm,key=value, a bare arm name that one scenario has, or a
+    command in quotes.
     """
     from harness import comparison
 
     overrides = parse_settings(list(settings))
+    overrides |= {
+        f"scenario.{key}": list(value) if key == "outputs" else value for key, value in commands.items() if value
+    }
     for path, value in (("schedule.blocks", blocks), ("schedule.pairs", pairs), ("schedule.seed", seed)):
         if value is not None:
             overrides[path] = value

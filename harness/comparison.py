@@ -5,12 +5,13 @@ import json
 import secrets
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from harness import __version__, arms, machine, protocol, records, runner
+from harness import __version__, arms, caches, machine, protocol, records, runner
 from harness.arms import Resolved
 from harness.errors import ConfigurationError, sentence
 from harness.process import ArmProcess, VoidSlot
@@ -33,7 +34,7 @@ def compare(
 
     Raises ConfigurationError (nothing is kept), UnfitError or Interrupted.
     """
-    resolved = arms.resolve(a, b, parameters=parameters, overrides=overrides)
+    resolved = arms.built(arms.resolve(a, b, parameters=parameters, overrides=overrides), _say(quiet))
     return measure(resolved, command=command, reports=reports, resume=resume, keep_going=keep_going, quiet=quiet)
 
 
@@ -73,6 +74,11 @@ def measure(
                 shutil.rmtree(folder)
             raise
     return folder
+
+
+def _say(quiet: bool):
+    """Where news from before the measurement goes: standard error, or nowhere."""
+    return (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
 
 
 def _now() -> datetime.datetime:
@@ -153,20 +159,23 @@ def _revision(root: Path) -> dict[str, Any]:
 
 def run_once(reference: str, *, parameters, overrides, warmup: int, iterations: int, say) -> None:
     """Launch one arm, iterate, and say every line of its answers; raises ConfigurationError with its complaint."""
-    resolved = arms.one(reference, parameters=parameters, overrides=overrides)
+    resolved = arms.built(arms.one(reference, parameters=parameters, overrides=overrides), _say(False))
     arm, question = resolved.a, resolved.scenario.scenario
     timeout = question.timeout
     try:
-        with ArmProcess(
-            arm.command,
-            cwd=arm.cwd,
-            environment=arm.environment,
-            speaks_protocol=arm.speaks_protocol,
-            stdin=question.stdin,
-            memory_limit=question.memory_limit,
-            nice=question.nice,
-            pin=question.pin,
-        ) as process:
+        with (
+            caches.environment(arm, resolved.root, cold=False) as environment,
+            ArmProcess(
+                arm.command,
+                cwd=arm.cwd,
+                environment=environment,
+                speaks_protocol=arm.speaks_protocol,
+                stdin=resolved.stdin,
+                memory_limit=question.memory_limit,
+                nice=question.nice,
+                pin=question.pin,
+            ) as process,
+        ):
             if arm.speaks_protocol:
                 say(_line(process.header(timeout)))
                 commands = [protocol.Setup()]

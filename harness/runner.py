@@ -13,14 +13,16 @@ from typing import Any
 
 import msgspec
 
-from harness import analysis, load, protocol, records, schedule
+from harness import analysis, caches, load, protocol, records, revision, scenario, schedule
 from harness.arms import Arm, Resolved
-from harness.errors import ConfigurationError, Interrupted
-from harness.process import ArmProcess, VoidSlot
+from harness.errors import ConfigurationError, HarnessError, Interrupted, UnfitError
+from harness.process import ArmProcess, Exit, VoidSlot
 from harness.progress import Progress
 
 _LETTERS = {"A": "a", "B": "b"}
 _RERUNS = 3
+#: seconds; the clock of file times ticks every 1 to 10 ms, and a file must be seen to be written again
+_FILE_TICK = 0.02
 
 
 class Runner:
@@ -56,6 +58,10 @@ class Runner:
         self.sampler = load.Sampler()
         self._headers: dict[str, dict] = {}
         self._void_of: tuple[str, int | None] | None = None
+        self._prepared: list[str] = []  # arms whose setup command has begun
+        self._starting: dict[str, float] = {}  # spawn to the end of set-up, until the first iteration is over
+        self._ready: dict[str, float] = {}  # spawn to the end of the first iteration, until a slot takes it
+        self._told: set[tuple[str, str]] = set()  # (about, arm) of notes that are made once
         slots = records.of(entries, records.Slot)
         self._origin = time.perf_counter() - (max(slot.at for slot in slots) if slots else 0.0)
 
@@ -67,22 +73,79 @@ class Runner:
         Raises Interrupted on Ctrl-C, after the record was closed; ConfigurationError when an arm refuses its input
         or the two arms cannot be compared.
         """
-        run_unit = self._run_block if self.plan["mode"] == "resident" else self._run_pair
+        end = None
         try:
-            while (step := analysis.next_step(self.entries)).go:
-                unit = self._next_unit()
-                state = run_unit(unit)
-                self._write(records.Unit(unit=unit, state=state))
-                self.progress.unit_done(unit, self._kept(), state)
-                if self._outputs_wrong() and not self.keep_going:
-                    self._write(records.End(state="stopped", message="outputs are wrong"))
-                    return
-            self._write(records.End(state="complete", message=step.reason))
+            end = self._run_units()
+        except UnfitError as error:
+            self._write(records.Note(about="unfit", message=str(error)))
+            end = records.End(state="stopped", message="nothing more can be measured")
         except KeyboardInterrupt:
-            self._write(records.End(state="interrupted", message="by the user"))
-            raise Interrupted("interrupted; what was measured is in the record, --resume goes on with it") from None
+            end = records.End(state="interrupted", message="by the user")
         finally:
             self.progress.close()
+            self._clean_up()
+            if end is not None:
+                self._write(end)
+        if end.state == "interrupted":
+            raise Interrupted("interrupted; what was measured is in the record, --resume goes on with it")
+
+    def _run_units(self) -> records.End:
+        run_unit = self._run_block if self.plan["mode"] == "resident" else self._run_pair
+        for arm in ("a", "b"):
+            self._prepared.append(arm)
+            self._hook("setup", arm)
+        while (step := analysis.next_step(self.entries)).go:
+            unit = self._next_unit()
+            state = run_unit(unit)
+            self._write(records.Unit(unit=unit, state=state))
+            self.progress.unit_done(unit, self._kept(), state)
+            if self._outputs_wrong() and not self.keep_going:
+                return records.End(state="stopped", message="outputs are wrong")
+        return records.End(state="complete", message=step.reason)
+
+    def _hook(self, name: str, arm: str) -> None:
+        """Run the scenario's setup, prepare or cleanup command as an arm would be run; not timed.
+
+        Raises UnfitError when it fails: what it should have made ready is not.
+        """
+        command = getattr(self.question, name)
+        if command is None:
+            return
+        described = self.resolved.arms[arm]
+        words = scenario.words(command, self.question.shell, f"scenario.{name}")
+        try:
+            with (
+                caches.environment(described, self.resolved.root, cold=False) as environment,
+                ArmProcess(words, cwd=described.cwd, environment=environment, speaks_protocol=False) as running,
+            ):
+                running.wait(self.question.timeout)
+        except VoidSlot as void:
+            raise UnfitError(f"nothing was measured: {name} of arm '{described.name}' failed: {void.message}") from None
+
+    def _clean_up(self) -> None:
+        """Run the cleanup command for every arm that was set up; then tell which arm wrote into its own sources."""
+        for arm in self._prepared:
+            try:
+                self._hook("cleanup", arm)
+            except HarnessError as error:
+                self._note("cleanup", arm, str(error))
+            tree = self.resolved.arms[arm].revision
+            changed = revision.changes(revision.home(self.resolved.root) / "trees" / tree["tree"]) if tree else []
+            if changed:
+                names = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+                self._note(
+                    "tree-changed",
+                    arm,
+                    f"arm '{self.resolved.arms[arm].name}' changed its own tree ({names}); "
+                    "the tree is made anew before it is used again",
+                )
+
+    def _note(self, about: str, arm: str, message: str) -> None:
+        """Write a note once for each arm, and show it."""
+        if (about, arm) not in self._told:
+            self._told.add((about, arm))
+            self._write(records.Note(about=about, arm=arm, message=message))
+            self.progress.note(message)
 
     def _next_unit(self) -> int:
         return max((entry.unit for entry in records.of(self.entries, records.Unit)), default=-1) + 1
@@ -107,6 +170,8 @@ class Runner:
         coins = schedule.plan_unit(self.seed, unit, "resident", self.plan["pairs"])
         order = [_LETTERS[letter] for letter in coins.launch]
         rounds = 1 + self.plan["warmup"] + len(coins.pairs)  # launching counts as one
+        for arm in order:
+            self._hook("prepare", arm)
         before = self.sampler.scan()
         state = "complete"
         with contextlib.ExitStack() as stack:
@@ -161,6 +226,7 @@ class Runner:
         at = self._now()
         with self._naming(arm, pair):
             reply, outside = running[arm].ask(protocol.Iterate(phase), self.question.timeout)
+        self._first_iteration(arm, outside)
         around = {}
         if counters is not None:
             around = load.between(counters, self.sampler.counters([running[arm].pid]))
@@ -179,6 +245,7 @@ class Runner:
             work=reply.work,
             counters=reply.counters,
             totals=reply.totals,
+            startup_seconds=None if pair is None else self._ready.pop(arm, None),
             idle_cpu_seconds=None if idle_before is None else idle.cpu_seconds() - idle_before,
             load=around,
         )
@@ -194,6 +261,7 @@ class Runner:
         for position, letter in enumerate(coins.pairs[0]):
             arm = _LETTERS[letter]
             self._step(unit, position, 2, f"arm {letter}")
+            self._hook("prepare", arm)
             before = self.sampler.scan()
             try:
                 if self.resolved.arms[arm].speaks_protocol:
@@ -216,6 +284,7 @@ class Runner:
                 self._iterate(unit, arm, {arm: running}, "warmup")
             at = self._now()
             reply, outside = running.ask(protocol.Iterate("steady"), self.question.timeout)
+            self._first_iteration(arm, outside)
             self._fingerprint(unit, arm, running, "end")
             ended = self._close(arm, running)
             self._write(
@@ -236,20 +305,26 @@ class Runner:
                     totals=reply.totals,
                     process_seconds=ended.seconds,
                     process_cpu_seconds=ended.cpu_seconds,
-                    startup_seconds=running.startup_seconds,
+                    startup_seconds=self._ready.pop(arm),
                     peak_rss_bytes=ended.peak_rss_bytes,
                 )
             )
 
     def _command_process(self, unit: int, arm: str, position: int) -> None:
-        outputs = self.question.outputs
-        stale = _modified(self._cwd(arm), outputs)
+        stale = _modified(self._cwd(arm), self.question.outputs)
         at = self._now()
         with self._launch(unit, arm, position) as running, self._naming(arm, 0):
             ended = running.wait(self.question.timeout)
-            work, digests = _outputs(self._cwd(arm), outputs, stale)
-            if outputs:
-                self._write(records.Fingerprint(unit=unit, arm=arm, when="end", work=work, digests=digests))
+            said = _Said(ended, self._cwd(arm), self.question.outputs, stale)
+            if ended.left_behind:
+                what = "process" if ended.left_behind == 1 else "processes"
+                self._note(
+                    "left-behind",
+                    arm,
+                    f"arm '{self.resolved.arms[arm].name}' left {ended.left_behind} {what} running when it ended; "
+                    "they were ended, and their work until then counts as its own",
+                )
+            self._output(unit, arm, said, "end")
             self._write(
                 records.Slot(
                     unit=unit,
@@ -262,12 +337,28 @@ class Runner:
                     pair=0,
                     position=position,
                     outside_seconds=ended.seconds,
-                    work=work,
+                    units=said.units,
+                    work=said.work,
+                    counters=said.counters,
+                    totals=said.totals,
                     process_seconds=ended.seconds,
                     process_cpu_seconds=ended.cpu_seconds,
                     peak_rss_bytes=ended.peak_rss_bytes,
                 )
             )
+
+    def _output(self, unit: int, arm: str, said: "_Said", when: str) -> None:
+        """What a command's output must agree on; an arm that says nothing must not pass beside one that does."""
+        if self.question.fingerprint != "none":
+            self._write(
+                records.Fingerprint(
+                    unit=unit, arm=arm, when=when, work=said.work, digests=said.digests, totals=said.fingerprint_totals
+                )
+            )
+
+    def _first_iteration(self, arm: str, outside: float) -> None:
+        if arm in self._starting:
+            self._ready[arm] = self._starting.pop(arm) + outside
 
     def _cwd(self, arm: str) -> Path:
         return Path(self.resolved.arms[arm].cwd)
@@ -278,19 +369,22 @@ class Runner:
     def _launch(self, unit: int, arm: str, order: int):
         """Start an arm and read its header; whatever happens inside, its process tree is ended afterwards."""
         described = self.resolved.arms[arm]
-        at = self._now()
-        with self._naming(arm, None):
-            running = ArmProcess(
-                described.command,
-                cwd=described.cwd,
-                environment=described.environment,
-                speaks_protocol=described.speaks_protocol,
-                stdin=self.question.stdin,
-                memory_limit=self.question.memory_limit,
-                nice=self.question.nice,
-                pin=self.question.pin,
-            )
-        try:
+        cold = self.question.metric == "startup_seconds"
+        with contextlib.ExitStack() as stack:
+            environment = stack.enter_context(caches.environment(described, self.resolved.root, cold))
+            at = self._now()
+            with self._naming(arm, None):
+                running = ArmProcess(
+                    described.command,
+                    cwd=described.cwd,
+                    environment=environment,
+                    speaks_protocol=described.speaks_protocol,
+                    stdin=self.resolved.stdin,
+                    memory_limit=self.question.memory_limit,
+                    nice=self.question.nice,
+                    pin=self.question.pin,
+                )
+            stack.callback(running.end)
             header = None
             if described.speaks_protocol:
                 with self._naming(arm, None):
@@ -308,8 +402,6 @@ class Runner:
                 )
             )
             yield running
-        finally:
-            running.end()
 
     @contextlib.contextmanager
     def _naming(self, arm: str, pair: int | None):
@@ -322,7 +414,9 @@ class Runner:
 
     def _setup(self, unit: int, arm: str, running: ArmProcess) -> None:
         with self._naming(arm, None):
-            reply, _ = running.ask(protocol.Setup(), self.question.timeout)
+            reply, outside = running.ask(protocol.Setup(), self.question.timeout)
+        self._starting[arm] = running.startup_seconds + outside
+        self._ready.pop(arm, None)
         self._write(
             records.Phase(unit=unit, arm=arm, name="setup", seconds=reply.seconds, cpu_seconds=reply.cpu_seconds)
         )
@@ -365,7 +459,7 @@ class Runner:
     def _check_comparable(self) -> None:
         """Refuse two arms that differ in more than was declared, and libraries that are not what they claim."""
         for arm, header in self._headers.items():
-            _check_libraries(self.resolved.arms[arm].name, header)
+            _check_libraries(self.resolved.arms[arm], header)
         if len(self._headers) == 2:
             check_headers(self.resolved.a, self.resolved.b, self._headers["a"], self._headers["b"])
 
@@ -383,13 +477,13 @@ class Runner:
 
     def _rerun(self, arm: str) -> None:
         unit = max(entry.unit for entry in records.of(self.entries, records.Unit))
+        self._hook("prepare", arm)
         if not self.resolved.arms[arm].speaks_protocol:
             stale = _modified(self._cwd(arm), self.question.outputs)
             try:
                 with self._launch(unit, arm, 0) as running, self._naming(arm, None):
-                    running.wait(self.question.timeout)
-                    work, digests = _outputs(self._cwd(arm), self.question.outputs, stale)
-                    self._write(records.Fingerprint(unit=unit, arm=arm, when="rerun", work=work, digests=digests))
+                    ended = running.wait(self.question.timeout)
+                    self._output(unit, arm, _Said(ended, self._cwd(arm), self.question.outputs, stale), "rerun")
             except VoidSlot as void:
                 self._rerun_failed(unit, arm, void)
             return
@@ -438,19 +532,70 @@ def _input_words(item: dict) -> str:
     return f"{item['name']} {item['digest'][:8]}"
 
 
-def _check_libraries(name: str, header: dict) -> None:
+def _check_libraries(arm: Arm, header: dict) -> None:
+    """Refuse a library built from other sources than the tree holds, or, at a revision, not built in its tree."""
     for library in header["environment"].get("libraries", []):
         built, tree = library.get("source_digest"), library.get("tree_digest")
         if built and tree and built != tree:
             raise ConfigurationError(
-                f"arm '{name}' loaded {library['path']}, which was built from other sources ({built[:8]}) than the "
+                f"arm '{arm.name}' loaded {library['path']}, which was built from other sources ({built[:8]}) than the "
                 f"tree holds ({tree[:8]}); build it again with `pip install -e .`"
             )
+        if built and arm.revision and library["digest"] not in arm.revision["binaries"].values():
+            raise ConfigurationError(
+                f"arm '{arm.name}' runs at {arm.revision['commit'][:10]} and loaded {library['path']} "
+                f"({library['digest'][:8]}, of sources {built[:8]}), which was not built in its tree; "
+                "both arms would measure the same library: check the build and the import path"
+            )
+
+
+class _Said:
+    """What a command that ended said about itself: JSON lines of the protocol on its output, and its output files.
+
+    Steady iterations add up to `units` and `work`; a counter is their mean, and their own times are the counters
+    iteration_seconds and iteration_cpu_seconds. Without lines, work is the number of output files. A missing, empty
+    or old output file is no work, whatever was said.
+
+    Raises VoidSlot when the iterations say more time than the process took.
+    """
+
+    def __init__(self, ended: Exit, folder: Path, outputs: list[str], stale: dict[Path, int]):
+        iterations, fingerprint = protocol.printed(ended.output)
+        said = sum(one.seconds for one in iterations)
+        if said > ended.seconds:
+            raise VoidSlot(
+                "time", f"expected at most {ended.seconds:.6f} s, spawn to exit, found {said:.6f} s said", exit_code=0
+            )
+        steady = [one for one in iterations if one.phase == "steady"]
+        files, digests = _outputs(folder, outputs, stale)
+        complete = files > 0 or not outputs
+        self.units = sum(one.units for one in steady) if steady else 1
+        self.counters = {
+            name: sum(one.counters[name] for one in steady) / len(steady)
+            for name in (steady[0].counters if steady else ())
+            if all(name in one.counters for one in steady)
+        }
+        if steady:
+            self.counters["iteration_seconds"] = sum(one.seconds for one in steady) / len(steady)
+            self.counters["iteration_cpu_seconds"] = sum(one.cpu_seconds for one in steady) / len(steady)
+        self.totals = steady[-1].totals if steady else {}
+        if not complete:
+            self.work = 0
+        elif fingerprint is not None:
+            self.work = fingerprint.work
+        else:
+            self.work = sum(one.work for one in steady) if steady else files
+        self.digests = {**digests, **(fingerprint.digests if fingerprint is not None else {})}
+        self.fingerprint_totals = fingerprint.totals if fingerprint is not None else {}
 
 
 def _modified(folder: Path, patterns: list[str]) -> dict[Path, int]:
     """Output files that are there already, with their times: unless they change they are not this run's."""
-    return {path: path.stat().st_mtime_ns for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    found = {path: path.stat().st_mtime_ns for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    age = (time.time_ns() - max(found.values(), default=0)) * 1e-9
+    if 0 <= age < _FILE_TICK:
+        time.sleep(_FILE_TICK - age)
+    return found
 
 
 def _outputs(folder: Path, patterns: list[str], stale: dict[Path, int]) -> tuple[int, dict[str, str]]:

@@ -1,6 +1,7 @@
 """One TOML file -> one frozen Scenario; every default and every check on it lives here."""
 
 import json
+import shlex
 import tomllib
 import types
 import typing
@@ -27,6 +28,14 @@ Text = Annotated[str, msgspec.Meta(description="a string")]
 Flag = Annotated[bool, msgspec.Meta(description="true or false")]
 Texts = Annotated[list[str], msgspec.Meta(description="a list of strings")]
 Words = Annotated[list[str], msgspec.Meta(min_length=1, description="a list of words, the program first")]
+Command = (
+    Annotated[str, msgspec.Meta(min_length=1, description="a command as one string")]
+    | Annotated[list[str], msgspec.Meta(min_length=1, description="a list of words")]
+)
+Overlays = Annotated[
+    list[Annotated[list[str], msgspec.Meta(min_length=2, max_length=2)]],
+    msgspec.Meta(description="a list of [from, to]"),
+]
 AtLeast0 = Annotated[int, msgspec.Meta(ge=0, description="a whole number of at least 0")]
 AtLeast1 = Annotated[int, msgspec.Meta(ge=1, description="a whole number of at least 1")]
 Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
@@ -66,6 +75,11 @@ class Question(_Table, frozen=True, kw_only=True):
     outputs: Texts = []
     cwd: Text | None = None
     stdin: Text | None = None
+    shell: Flag = False  # commands given as one string go to /bin/sh
+    setup: Command | None = None  # once for each arm, before its first launch
+    prepare: Command | None = None  # before every launch
+    cleanup: Command | None = None  # once for each arm, after its last launch
+    build: Command | None = None  # how an arm's own tree is built; absent: the project's wheel, if it is one
     pin: Annotated[list[int], msgspec.Meta(description="a list of core numbers")] | None = None
     nice: Annotated[int, msgspec.Meta(ge=-20, le=19, description="a whole number from -20 to 19")] | None = None
     timeout: Seconds = 600.0
@@ -79,7 +93,10 @@ class Run(_Table, frozen=True, kw_only=True):
 
     kind: Annotated[Literal["arm", "ceiling"], msgspec.Meta(description="'arm' or 'ceiling'")] = "arm"
     env: Annotated[dict[str, str], msgspec.Meta(description="a table of strings")] = {}
-    command: Words | None = None
+    command: Command | None = None
+    rev: Text | None = None  # the git revision whose tree it runs in
+    copy: Overlays = []  # files of the project laid over a tree of its own
+    build: Command | None = None  # builds a tree of its own
 
 
 class Arm(_Table, frozen=True, kw_only=True):
@@ -147,6 +164,21 @@ class Scenario(_Table, frozen=True, kw_only=True):
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts and lists with every default filled in, as the record keeps them."""
         return msgspec.to_builtins(self)
+
+
+def words(command: str | list[str], shell: bool, where: str) -> list[str]:
+    """The argument list of a command; one string is split as a shell would, or handed to the shell if `shell`."""
+    if isinstance(command, list):
+        return list(command)
+    if shell:
+        return ["/bin/sh", "-c", command]
+    try:
+        found = shlex.split(command)
+    except ValueError as error:
+        raise ConfigurationError(sentence(where, "words as a shell splits them", str(error))) from None
+    if not found:
+        raise ConfigurationError(sentence(where, "a command", "an empty string"))
+    return found
 
 
 def quoted(names) -> str:
@@ -230,6 +262,11 @@ def parse(data: dict[str, Any], source: str) -> Scenario:
         data = {**data, "work": {"minimum": 1, **data.get("work", {})}}
     scenario: Scenario = _check(Scenario, data, source, "")
     question = scenario.scenario
+    for pattern in question.outputs:
+        if Path(pattern).is_absolute() or not pattern:
+            raise ConfigurationError(
+                sentence(f"{source}: scenario.outputs", "patterns below the working directory", _shown(pattern))
+            )
     for name, arm in scenario.arms.items():
         if question.workload is None and arm.run.command is None:
             raise ConfigurationError(
