@@ -20,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 LIBRARIES = {
     "events": ("impl.events._native", ["events.c"], ["events.h"]),
     "gnn": ("impl.gnn._native", ["gnn.c"], ["gnn.h", "gnn_step.h"]),
+    "lgatr": ("impl.lgatr._native", ["lgatr.c"], ["lgatr.h", "lgatr_body.h"]),
     "mapping": ("impl.mapping._native", ["mapping.c", "mapping_subdivide.c"], ["mapping.h", "mapping_internal.h"]),
 }
 # -ffp-contract=off: a contracted multiply-add moves last bits, so results would depend on the machine.

@@ -205,14 +205,7 @@ class EquiLinear(nn.Module):
         make = native.pack_weight if panels else rows.pack_weight
         if recorded or torch.compiler.is_compiling():
             return make(parameters, self.shape)
-        key = (panels, *((p.data_ptr(), p._version, p.dtype) for p in parameters))
-        kept = self.__dict__.get("_packed")
-        if kept is None or kept[0] != key:
-            kept = self.__dict__["_packed"] = (key, make(parameters, self.shape))
-        return kept[1]
-
-    def __getstate__(self):
-        return {key: value for key, value in self.__dict__.items() if key != "_packed"}
+        return native.remember(self, (panels,), parameters, lambda: make(parameters, self.shape))
 
     def row_channels(self, multivectors, scalars):
         return self.shape.out_mv, self.shape.out_s
@@ -321,6 +314,8 @@ class ScalarGatedNonlinearity(nn.Module):
         self.function = primitives.nonlinearity(nonlinearity)
 
     def rows(self, x: torch.Tensor, channels: int) -> torch.Tensor:
+        if native.usable(x):
+            return native.gate(x, channels, self.name)
         return rows.gate(x, channels, self.function)
 
     def forward(self, multivectors: torch.Tensor, scalars: torch.Tensor | None = None):
@@ -724,7 +719,7 @@ def attention_half(x, norm: EquiLayerNorm, attention: SelfAttention, extra, attn
 
 def mlp_half(x, norm: EquiLayerNorm, mlp: GeoMLP) -> torch.Tensor:
     """x + mlp(norm(x)) on rows, in one native call where the options allow it."""
-    if native.usable(x) and mlp.config.nonlinearity in native.NONLINEARITIES and (linears := mlp.fused()) is not None:
+    if native.usable(x) and (linears := mlp.fused()) is not None:
         return native.mlp(x, norm, linears, mlp.config.nonlinearity, mlp.primitives.bivector)
     return x + mlp.rows(norm.rows(x, mlp.config.mv_channels))
 
