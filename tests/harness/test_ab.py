@@ -311,12 +311,14 @@ def test_arms_that_differ_in_an_undeclared_default_are_refused():
 
 
 def test_a_library_built_from_other_sources_than_the_tree_is_refused():
+    from harness.arms import Arm
     from harness.runner import _check_libraries
 
+    x = Arm("x", "s:x", "arm", ["x"], ".")
     library = {"name": "m", "path": "m.so", "source_digest": "a" * 64, "tree_digest": "a" * 64}
-    _check_libraries("x", {"environment": {"libraries": [library]}})
+    _check_libraries(x, {"environment": {"libraries": [library]}})
     with pytest.raises(ConfigurationError, match=r"arm 'x' loaded m.so, which was built from other sources"):
-        _check_libraries("x", {"environment": {"libraries": [{**library, "tree_digest": "b" * 64}]}})
+        _check_libraries(x, {"environment": {"libraries": [{**library, "tree_digest": "b" * 64}]}})
 
 
 # ---------------------------------------------------------------------------------------------------- commands
