@@ -6,58 +6,19 @@ the one after the norm: states pass from one step to the next and to nothing els
 
 import bisect
 import functools
-import hashlib
 import itertools
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 
-try:
-    from impl.gnn import _native
-except ImportError as error:
-    raise ImportError(
-        "impl.gnn: the C library is not built; run `python csrc/build.py gnn` or install the package"
-    ) from error
+from impl.gnn.native import ISAS, best_isa, ffi, lib
 
-_ffi, _lib = _native.ffi, _native.lib
-ISAS = ("plain", "avx2", "avx512")
 #: edges of a work block: what one thread claims at once; fixed, so that results do not depend on the threads
 BLOCK_EDGES = 32768
-
-
-def best_isa() -> str:
-    """The best instruction set that both this machine and the library have."""
-    return ISAS[_lib.gnn_best_isa()]
-
-
-def path() -> str:
-    """The shared library that was really loaded."""
-    return _native.__file__
-
-
-def source_digest() -> str:
-    """Digest of the sources that the loaded library was built from."""
-    return _ffi.string(_lib.gnn_source_digest()).decode()
-
-
-def tree_digest() -> str | None:
-    """The same digest of the csrc folder beside impl, or None where there is none (an installed package).
-
-    Mirrors `source_digest` of csrc/build.py.
-    """
-    folder = Path(__file__).resolve().parents[2] / "csrc"
-    digest = hashlib.sha256()
-    try:
-        for file in sorted(["gnn.c", "gnn.h", "gnn_step.h", "build.py"]):
-            digest.update(file.encode() + b"\0" + (folder / file).read_bytes() + b"\0")
-    except OSError:
-        return None
-    return digest.hexdigest()
 
 
 class Pool:
@@ -155,10 +116,9 @@ _work = threading.local()
 def _scratch(size: int):
     if getattr(_work, "buffer", None) is None or _work.buffer.nbytes < size:
         _work.buffer = np.empty(size, np.uint8)
-    return _ffi.cast("void *", _work.buffer.ctypes.data)
+    return ffi.cast("void *", _work.buffer.ctypes.data)
 
 
-_NULL = _ffi.NULL
 _PER_NODE = ("ps", "pd", "sum", "d_sum", "d_ps", "d_pd")
 _PER_EDGE = ("x", "t1", "t2", "d_out", "d_x")
 _PER_BLOCK = ("d_w1", "d_b1", "d_w2", "d_b2", "d_gamma", "d_beta")
@@ -172,14 +132,14 @@ def _run(name: str, layout: Layout, hidden: int, width: int, epsilon: float, isa
         if tensor is not None and not (tensor.is_contiguous() and tensor.dtype == first.dtype):
             raise ValueError(f"{field}: expected contiguous {first.dtype}, found {tensor.dtype} {tensor.stride()}")
     addresses = {field: tensor.data_ptr() for field, tensor in tensors.items() if tensor is not None}
-    call = getattr(_lib, name)
-    size = _lib.gnn_work_bytes(hidden, width, item)
+    call = getattr(lib, name)
+    size = lib.gnn_work_bytes(hidden, width, item)
 
     def block(number: int) -> int:
         first_event, last_event, first_node, _, first_edge, _ = layout.blocks[number]
-        step = _ffi.new("gnn_step *")
+        step = ffi.new("gnn_step *")
         step.events = last_event - first_event
-        step.objects = _ffi.cast("int64_t *", layout.objects.ctypes.data + 8 * first_event)
+        step.objects = ffi.cast("int64_t *", layout.objects.ctypes.data + 8 * first_event)
         step.self_loops, step.hidden, step.width, step.precision = layout.self_loops, hidden, width, item
         step.isa, step.epsilon, step.work = ISAS.index(isa) if item == 4 else 0, epsilon, _scratch(size)
         for field, address in addresses.items():
@@ -189,7 +149,7 @@ def _run(name: str, layout: Layout, hidden: int, width: int, epsilon: float, isa
                 address += first_edge * (width if field in ("x", "d_x") else hidden) * item
             elif field in _PER_BLOCK:
                 address += number * tensors[field][0].numel() * item
-            setattr(step, field, _ffi.cast("void *", address))
+            setattr(step, field, ffi.cast("void *", address))
         return call(step)
 
     threads = min(torch.get_num_threads(), len(layout.blocks))

@@ -5,6 +5,7 @@ that was no number, bad_batch.json.
 """
 
 import json
+import platform
 import random
 import time
 from dataclasses import asdict, dataclass, field, replace
@@ -142,7 +143,7 @@ def _plan(order, cache, options):
 
 
 def train(cache, net: EventNet, options: Options, folder, resume: bool = False, source: dict | None = None,
-          progress=None, writer=None, device="cpu") -> Run:  # fmt: skip
+          progress=None, report=None, writer=None, device="cpu") -> Run:  # fmt: skip
     """Train `net` on a cache and keep checkpoints in `folder`.
 
     Parameters
@@ -154,6 +155,7 @@ def train(cache, net: EventNet, options: Options, folder, resume: bool = False, 
     resume : bool               go on from folder/last.pt
     source : dict               another task's checkpoint to fine-tune
     progress : callable(epoch, batch, batches, loss) or None
+    report : callable(dict) or None         gets the line of each epoch
     writer : SummaryWriter or None
     device : str
 
@@ -165,20 +167,16 @@ def train(cache, net: EventNet, options: Options, folder, resume: bool = False, 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     check_precision(options.precision, net.backend.name, options.allow_slow)
-    _check_features(cache, options.drop)
     training, held = batches.split(len(cache), options.seed, options.held_out)
     if len(training) == 0:
         raise InputError(cache.path, "at least two events", str(len(cache)))
     labels = cache.label
     if options.permute_labels:
         labels = labels[np.random.default_rng([options.seed, 4]).permutation(len(labels))]
-    seed_everything(options.seed)
-    net.apply(_reset)
+    initialise(net, cache, training, options)
     run = Run(net, folder)
     if source is not None:
         run.transfer = checkpoint.transfer(net, source)
-    else:
-        _fit_scaling(net, cache, training, options.drop)
     net.to(device)
     if options.freeze:
         for name, parameter in net.named_parameters():
@@ -207,7 +205,7 @@ def train(cache, net: EventNet, options: Options, folder, resume: bool = False, 
         for number, index in enumerate(plan):
             batch = batches.Batch(_relabelled(cache.batch(index), labels), device)
             try:
-                value = _step(net, batch, optimiser, trained, options)
+                value, _ = step(net, batch, optimiser, options)
             except LossError as error:
                 (folder / "bad_batch.json").write_text(
                     json.dumps({"epoch": epoch, "batch": number, "events": np.asarray(error.events).tolist(),
@@ -232,6 +230,8 @@ def train(cache, net: EventNet, options: Options, folder, resume: bool = False, 
         run.epochs.append(line)
         with log.open("a") as file:
             file.write(json.dumps(line) + "\n")
+        if report:
+            report(line)
         if writer:
             for key in ("train_loss", "loss", "accuracy", "auc"):
                 if line[key] is not None:
@@ -245,16 +245,32 @@ def train(cache, net: EventNet, options: Options, folder, resume: bool = False, 
     return run
 
 
-def _step(net, batch, optimiser, trained, options) -> float:
+def initialise(net, cache, training, options) -> None:
+    """Weights from the seed, scaling of the features from (at most 20,000 of) the training events."""
+    _check_features(cache, options.drop)
+    seed_everything(options.seed)
+    net.apply(_reset)
+    events = cache.batch(training[:20000])
+    net.scale_node.fit(events.node_x, cache.node_features, options.drop)
+    net.scale_glob.fit(events.glob, cache.globals or [str(k) for k in range(cache.glob.shape[1])], options.drop)
+
+
+def step(net, batch, optimiser, options):
+    """One optimiser step on one batch; returns (loss, logits).
+
+    Raises
+    ------
+    LossError       a loss that is no number; the weights stay as they were
+    """
     optimiser.zero_grad(set_to_none=True)
     with autocast(options.precision, batch.node_x.device.type):
         logits = net(batch)
     value = loss_of(logits.float(), batch, net.config.task)
     value.backward()
     if options.clip:
-        torch.nn.utils.clip_grad_norm_(trained, options.clip)
+        torch.nn.utils.clip_grad_norm_(net.parameters(), options.clip)
     optimiser.step()
-    return float(value.detach())
+    return float(value.detach()), logits
 
 
 def _relabelled(events, labels):
@@ -266,16 +282,7 @@ def _reset(module) -> None:
         module.reset_parameters()
 
 
-def _fit_scaling(net, cache, training, drop) -> None:
-    chosen = training[:20000]  # enough for a mean and a deviation
-    events = cache.batch(chosen)
-    net.scale_node.fit(events.node_x, cache.node_features, drop)
-    net.scale_glob.fit(events.glob, cache.globals or [str(k) for k in range(cache.glob.shape[1])], drop)
-
-
 def _state(net, optimiser, options, cache, epoch, best) -> dict:
-    import platform
-
     return {
         "model": {name: tensor.detach().cpu() for name, tensor in net.state_dict().items()},
         "config": net.config.as_dict(),
@@ -288,7 +295,11 @@ def _state(net, optimiser, options, cache, epoch, best) -> dict:
         "epoch": epoch,
         "best": best,
         "cache": cache.fingerprint,
-        "versions": {"python": platform.python_version(), "torch": str(torch.__version__), "numpy": str(np.__version__)},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "numpy": str(np.__version__),
+        },
     }
 
 
