@@ -5,7 +5,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from harness.report import markdown, numbers, plots, tables, words
+from harness.report import numbers, plots, tables, words
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: a table of units longer than this shows its beginning and its end
@@ -24,6 +24,7 @@ def _environment():
         undefined=jinja2.StrictUndefined,
         auto_reload=False,
     )
+    environment.filters["together"] = lambda text: text.replace(" %", "\u00a0%")  # a number and its sign on one line
     environment.globals |= {"n": numbers, "printable": words.printable}
     return environment
 
@@ -99,7 +100,7 @@ def html(material: tables.Material) -> str:
         inputs=tables.inputs(summary),
         environment=tables.environment(summary),
         command=tables.command_line(summary["command"]),
-        provenance=markdown.provenance(material),
+        provenance=tables.provenance(material),
         record_name=f"{re.sub(r'[^A-Za-z0-9.-]', '-', str(summary['run']))}.jsonl.gz",
         record_size=numbers.size(len(record)),
         record_data=base64.b64encode(record).decode(),

@@ -2,7 +2,6 @@
 
 import re
 
-from harness import records
 from harness.report import numbers, tables, words
 
 #: characters that Markdown or the HTML inside it could take for a command
@@ -82,7 +81,7 @@ def markdown(material: tables.Material) -> str:
         lines += table(["differs", "A", "B"], [[code(key), code(a), code(b)] for key, a, b in environment["differs"]])
     lines += table(["both arms", ""], [[code(key), code(value)] for key, value in environment["common"]])
     lines += ["## Repeat it", "", *block(tables.command_line(summary["command"])), ""]
-    lines += [escape(provenance(material)), ""]
+    lines += [escape(tables.provenance(material)), ""]
     return "\n".join(lines)
 
 
@@ -103,18 +102,4 @@ def _unit(row: dict | int) -> list[str]:
 def _side_by_side(rows: list[tuple[str, str, str, bool]]) -> list[str]:
     return table(
         ["", "A", "B", ""], [[code(key), code(a), code(b), "differs" if differs else ""] for key, a, b, differs in rows]
-    )
-
-
-def provenance(material: tables.Material) -> str:
-    """Where the record comes from, in one line."""
-    opening: records.Comparison = material.analysis.comparison
-    revision = opening.revision or {}
-    commit = revision.get("commit")
-    tree = f"revision {commit[:12]}" + (" with changes" if revision.get("dirty") else "") if commit else "no revision"
-    end = material.analysis.end
-    state = end.state if end else "not finished"
-    return (
-        f"run {opening.run}, started {opening.created}, {state}; harness {opening.harness_version}, {tree}, "
-        f"seed {opening.seed}, record schema {opening.schema}"
     )

@@ -25,6 +25,7 @@ def significant(value: float | None, digits: int = 3) -> str:
     if not -6 <= magnitude <= 14:
         return f"{value:.{digits - 1}e}".replace("-", MINUS)
     rounded = round(value, digits - 1 - magnitude)
+    magnitude = math.floor(math.log10(abs(rounded)))  # 9.996 has one digit more once it is rounded
     decimals = max(0, digits - 1 - magnitude)
     return f"{rounded:,.{decimals}f}".replace("-", MINUS)
 

@@ -51,13 +51,13 @@ class Axis:
         if self.log and last / first > 8:
             decades = range(math.floor(math.log10(first)), math.ceil(math.log10(last)) + 1)
             for steps in ((1, 2, 5), (1, 3), (1,)):
-                found = [s * 10.0**d for d in decades for s in steps if first <= s * 10.0**d <= last]
+                found = [s * 10.0**d for d in decades for s in steps if not self.outside(s * 10.0**d)]
                 if len(found) <= most:
                     return found
             return found[:: -(-len(found) // most)]
         step = _round_step((last - first) / max(1, most - 1))
         start = math.ceil(first / step - 1e-9)
-        return [round(k * step, 12) for k in range(start, math.floor(last / step + 1e-9) + 1)][:most]
+        return [float(f"{k * step:.10g}") for k in range(start, math.floor(last / step + 1e-9) + 1)][:most]
 
 
 def _round_step(least: float) -> float:
@@ -259,7 +259,7 @@ def units(rows: Sequence[dict], margin: float, estimate: float | None, limit: fl
         low = min(low, inner_pairs[len(inner_pairs) // 20])
         high = max(high, inner_pairs[-1 - len(inner_pairs) // 20])
     stretch = (high / low) ** 0.05
-    top, height, gap, load_height = 8, 170, 30, 74
+    top, height, gap, load_height = 8, 170, 40, 74
     y = Axis(low / stretch, high * stretch, top + height, top, log=True)
     x = Axis(-0.5, count - 0.5, 0.5, 99.5)
     width = 58
@@ -317,7 +317,7 @@ def units(rows: Sequence[dict], margin: float, estimate: float | None, limit: fl
     axis = y_labels(y, ticks, width, lambda tick: tick_text(tick, ticks))
     load_ticks = load.ticks(3)
     axis += y_labels(load, load_ticks, width, lambda tick: tick_text(tick, load_ticks))
-    axis += f'<text x="{width - 6}" y="{base - load_height - 12}" text-anchor="end" class="sense">cores</text>'
+    inner.append(text(0, base - load_height - 10, "load beside it, cores", "row", "start"))
     return figure(base + 22, inner, label, axis, width)
 
 

@@ -268,12 +268,13 @@ def record_gz(entries: list) -> bytes:
 
 
 def facts(summary: dict) -> list[tuple[str, str]]:
-    """The numbers beside the verdict: (label of at most 11 letters, text)."""
+    """The numbers beside the verdict and its reason: (label of at most 11 letters, text)."""
     rows = []
     estimate, low, high = words.ratio_parts(summary)
     bounds = f", {words.level(summary)} between {low} and {high}" if low != numbers.NOTHING else ", no interval"
     counts = "" if words.counts(summary) else "; it does not count"
-    if estimate != numbers.NOTHING:
+    rows.append((words.unit_word(summary, True), _units(summary)))
+    if estimate != numbers.NOTHING and "B/A = " not in summary["verdict"]["reason"]:
         rows.append(("B/A", f"{estimate}{bounds} ({words.metric(summary)}){counts}"))
     for clock in clocks(summary):
         if not clock["decides"] and clock["estimate"] is not None:
@@ -287,7 +288,6 @@ def facts(summary: dict) -> list[tuple[str, str]]:
     predicted = words.prediction(summary)
     if predicted:
         rows.append(("predicted", predicted))
-    rows.append((words.unit_word(summary, True), _units(summary)))
     visible = summary.get("mde")
     if visible:
         rows.append(("visible", f"an effect of {numbers.percent(visible)} (in 80 of 100 comparisons like this)"))
@@ -369,3 +369,17 @@ def inputs(summary: dict) -> list[tuple[str, str, str]]:
         (printable(one.get("name")), numbers.size(one.get("bytes")), printable(one.get("digest")))
         for one in summary.get("inputs") or []
     ]
+
+
+def provenance(material: Material) -> str:
+    """Where the record comes from, in one line."""
+    opening = material.analysis.comparison
+    revision = opening.revision or {}
+    commit = revision.get("commit")
+    tree = f"revision {commit[:12]}" + (" with changes" if revision.get("dirty") else "") if commit else "no revision"
+    end = material.analysis.end
+    state = end.state if end else "not finished"
+    return (
+        f"run {opening.run}, started {opening.created}, {state}; harness {opening.harness_version}, {tree}, "
+        f"seed {opening.seed}, record schema {opening.schema}"
+    )

@@ -33,8 +33,6 @@ def terminal(summary: dict, colour: bool = False) -> str:
         lines += ["", *scale]
     lines.append("")
     for label, text in tables.facts(summary):
-        if label == "B/A" and "B/A = " in verdict["reason"]:
-            continue
         lines += textwrap.wrap(text, WIDTH, initial_indent=f"{label:<{LABEL}}", subsequent_indent=" " * LABEL)
     differences = tables.differences(summary)
     for difference in differences[:DIFFERENCES]:

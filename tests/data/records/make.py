@@ -1,11 +1,12 @@
 """Writes the stored records of this folder: `python tests/data/records/make.py`; the times in them are made up.
 
-One record for every verdict word, for every kind of void, and a hostile one. Everything comes from a seed, so the
-files are the same on every machine.
+One record for every verdict word, for every kind of void, and a hostile one. Everything comes from a seed.
+`make.py --golden` writes the texts that the pages are compared with instead; look at what changed before committing.
 """
 
 import math
 import random
+import sys
 from pathlib import Path
 
 from harness import records
@@ -454,6 +455,12 @@ RECORDS = {
 
 
 def main():
+    if "--golden" in sys.argv:
+        sys.path.insert(0, str(HERE.parents[1] / "harness"))
+        import test_report
+
+        test_report.write_golden()
+        return
     for name, make in RECORDS.items():
         (HERE / f"{name}.jsonl").write_bytes(b"".join(records.encode(entry) + b"\n" for entry in make()))
 
