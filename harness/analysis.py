@@ -3,10 +3,15 @@
 Log ratios are log(B/A) of the metric as measured, whatever its direction. A unit's value is the Hodges-Lehmann
 estimate of its pairs; a unit counts when it is complete, not set aside for its load, and right.
 
+Four methods: `fixed` (so many units, plain interval), `looks` (group-sequential, repeated intervals), `anytime` (sign
+martingale, the interval of the median), `deterministic` (three runs, no interval).
+
 summary.json, schema 1: the fields of the contract (`unit` is the work's unit, `pairs` those of a block), and beside
 them `values` (median and least per arm), `variance` (standard deviations of log ratios between blocks and of pairs
 inside one), `void_shares` (exact intervals), `asymmetric` (plain median and estimate differ by more than half the
-interval) and `units.set_aside` (number -> why).
+interval), `units.set_aside` (number -> why), `method`, `stopped` (why no more units are run), `looks`, `p_worse`
+(one-sided p of "worse than the margin"), `order` (position, carry-over, serial correlation), `modes`, `steady` (class
+of each arm's iterations), `guard` (does the load depend on the arm) and `control` (A against itself).
 """
 
 import math
@@ -14,6 +19,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from harness import fingerprint, gate, schedule, stats
 from harness import records as record
@@ -28,6 +35,16 @@ CLOCKS = {
 }
 #: foreign processes that are named in the summary
 TOP = 5
+#: words that end a comparison before its last look
+DECIDING = ("wrong-result", "unfit", "regression", "improvement", "equivalent")
+#: chance of any verdict at the last look below which it is not waited for
+FUTILITY = 0.10
+#: spread of the load over slots, in cores between quartiles, from which on it is adjusted for
+LOAD_VARIES = 0.2
+#: p below which load depends on the arm, or the order changes what an arm costs
+SUSPICION = 0.01
+#: values that are looked at for modes
+MODES_AT_MOST = 400
 
 
 @dataclass(frozen=True)
@@ -85,6 +102,33 @@ def log_ratio(a: float | None, b: float | None) -> float | None:
     return math.log(b / a)
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """Estimate, interval and narrower interval of log(B/A)."""
+
+    estimate: float
+    low: float
+    high: float
+    low90: float
+    high90: float
+
+
+@dataclass(frozen=True)
+class Covariates:
+    """Slots in the order they ran, two a pair: log values, which are B's, and cores of load where they are used."""
+
+    y: np.ndarray
+    b: np.ndarray
+    load: np.ndarray | None
+
+    def position_costs(self, delta: float) -> bool:
+        """Whether the second slot of a pair costs more or less, once B's slots are shifted back by delta."""
+        z = self.y - delta * self.b
+        if self.load is not None:
+            z = z - stats.load_slope(z, self.load) * self.load
+        return bool(stats.signed_rank_p(z[1::2] - z[0::2]) < 0.05)
+
+
 @dataclass
 class _UnitEntries:
     """The entries of one unit, sorted by kind."""
@@ -100,14 +144,19 @@ class _UnitEntries:
 class Analysis:
     """A record, read once; every property is computed from its entries alone.
 
+    `family_tail` is the one-sided level of the bound that a regression is judged by, where the comparison is one of a
+    gate's family (Holm).
+
     Raises ValueError when the first entry is not a comparison.
     """
 
-    def __init__(self, entries: list[record.AnyEntry]):
+    def __init__(self, entries: list[record.AnyEntry], family_tail: float | None = None):
+        self.family_tail = family_tail
         if not entries or not isinstance(entries[0], record.Comparison):
             raise ValueError("expected a comparison entry first")
         self.comparison: record.Comparison = entries[0]
         self.end: record.End | None = None
+        self.extended = 0
         self.notes: list[record.Note] = []
         self._units: dict[int, _UnitEntries] = {}
         kinds = {
@@ -120,6 +169,9 @@ class Analysis:
         for entry in entries[1:]:
             if isinstance(entry, record.End):
                 self.end = entry
+            elif isinstance(entry, record.Extension):
+                self.end = None
+                self.extended += entry.units
             elif isinstance(entry, record.Note):
                 self.notes.append(entry)
             elif isinstance(entry, record.Unit):
@@ -159,8 +211,29 @@ class Analysis:
         return self.gate.get("alpha", 0.05)
 
     @property
+    def method(self) -> str:
+        """How it is decided: fixed, looks, anytime or deterministic."""
+        if self.extended:
+            return "anytime"
+        if self.metric == "instructions":
+            return "deterministic"
+        return self.plan.get("method") or ("fixed" if self.plan.get("fixed", True) else "looks")
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        return tuple(self.plan.get("looks") or stats.LOOKS)
+
+    @cached_property
+    def levels(self) -> tuple[float, float]:
+        """Two-sided levels of the interval, and of the narrower one for "equivalent" and "not-worse"."""
+        if self.method == "looks":
+            nominal, equivalence = stats.nominal_levels(self.looks, self.alpha)
+            return 1 - nominal, 1 - equivalence
+        return 1 - self.alpha, 1 - 2 * self.alpha
+
+    @property
     def level(self) -> float:
-        return 1 - self.alpha
+        return self.levels[0]
 
     @property
     def mode(self) -> str:
@@ -168,7 +241,9 @@ class Analysis:
 
     @property
     def unit_word(self) -> str:
-        return "pairs" if self.mode == "process" else "blocks"
+        if self.mode != "process":
+            return "blocks"
+        return "quads" if self.plan.get("quads") else "pairs"
 
     @cached_property
     def ceilings(self) -> frozenset[str]:
@@ -182,11 +257,12 @@ class Analysis:
         """Whether the outputs agree: fingerprints over all units, and what the iterations themselves report."""
         seen = []
         for number, unit in self._units.items():
+            control = schedule.is_control(self.plan, number)
             for one in unit.fingerprints:
                 seen.append(
                     fingerprint.Observation(
                         unit=number,
-                        arm=one.arm,
+                        arm="a" if control else one.arm,
                         group=one.when,
                         work=one.work,
                         digests=one.digests,
@@ -194,7 +270,7 @@ class Analysis:
                         rerun=one.when == "rerun",
                     )
                 )
-            for slot in unit.slots:
+            for slot in () if control else unit.slots:
                 place = f"{slot.phase} {slot.index}"
                 # An iteration's work counts what this arm wrote, which arms may split differently; totals are sums
                 # over the output, so the arms must agree on them.
@@ -248,7 +324,26 @@ class Analysis:
     def units(self) -> list[UnitResult]:
         """Every unit in the order of running, interrupted ones too."""
         wrong = {unit for unit, _ in self.judgement.wrong} | {unit for unit, _, _ in self.idle}
-        return [self._unit(number, unit, number in wrong) for number, unit in sorted(self._units.items())]
+        return [
+            self._unit(number, unit, number in wrong)
+            for number, unit in sorted(self._units.items())
+            if not schedule.is_control(self.plan, number)
+        ]
+
+    @cached_property
+    def controls(self) -> list[UnitResult]:
+        """Complete null controls: A's program in both places."""
+        found = [
+            self._unit(number, unit, False)
+            for number, unit in sorted(self._units.items())
+            if schedule.is_control(self.plan, number)
+        ]
+        return [unit for unit in found if unit.state == "kept" and unit.value is not None]
+
+    @cached_property
+    def control_p(self) -> float | None:
+        """p of "A does not differ from itself"; None without controls."""
+        return float(stats.signed_rank_p([unit.value for unit in self.controls])) if self.controls else None
 
     def _unit(self, number: int, unit: _UnitEntries, wrong: bool) -> UnitResult:
         pairs = _pairs(unit.slots)
@@ -256,7 +351,7 @@ class Analysis:
         loads = unit.loads
         launches = {one.arm: one.order for one in unit.launches}
         launch = "BA" if launches.get("b", 1) < launches.get("a", 0) else "AB"
-        limit = self.limits.get("foreign_cores")
+        limit = None if self.load_depends_on_arm else self.limits.get("foreign_cores")
         load = max((_disturbing(one) for one in loads), default=0.0)
         state, why = "kept", ""
         if unit.closed is None:
@@ -280,6 +375,34 @@ class Analysis:
             why=why,
         )
 
+    def _slot_loads(self, unit: _UnitEntries) -> dict[str, float]:
+        """Arm -> foreign and stolen cores around its slots, the largest; only where every slot was surrounded."""
+        found: dict[str, float] = {}
+        for one in unit.loads:
+            if one.arm is not None and one.foreign is not None:
+                found[one.arm] = max(found.get(one.arm, 0.0), _disturbing(one))
+        return found
+
+    @cached_property
+    def guard_p(self) -> float | None:
+        """p of "the load does not depend on the arm", over all complete units; None where it cannot be told apart."""
+        differences = []
+        for number, unit in sorted(self._units.items()):
+            if (
+                unit.closed is not None
+                and unit.closed.state == "complete"
+                and not schedule.is_control(self.plan, number)
+            ):
+                both = self._slot_loads(unit)
+                if {"a", "b"} <= both.keys():
+                    differences.append(both["b"] - both["a"])
+        return float(stats.signed_rank_p(differences)) if differences else None
+
+    @property
+    def load_depends_on_arm(self) -> bool:
+        """Whether load is an outcome of the arm, so that neither adjusting for it nor setting aside is honest."""
+        return self.guard_p is not None and self.guard_p < SUSPICION
+
     def _ratios(self, unit: _UnitEntries, pairs: list[Pair], metric: str) -> list[float | None]:
         launches = {one.arm: one for one in unit.launches}
         return [
@@ -300,10 +423,10 @@ class Analysis:
     def tally(self) -> schedule.Tally:
         """What became of the units, for the schedule."""
         states = Counter(unit.state for unit in self.units)
-        planned = self.plan.get("units", 8)
+        planned = self.plan.get("units", 8) + self.extended
         return schedule.Tally(
             planned=planned,
-            cap=self.plan.get("cap", 2 * planned),
+            cap=self.plan.get("cap", 2 * planned) + 2 * self.extended,
             run=sum(states.values()) - states["interrupted"],
             kept=states["kept"],
             wrong=states["wrong"],
@@ -316,37 +439,197 @@ class Analysis:
     @cached_property
     def void_units(self) -> dict[str, int]:
         """How many ended units each arm made void."""
-        void = [unit for unit in self._units.values() if unit.closed is not None and unit.closed.state != "complete"]
+        void = [
+            unit
+            for number, unit in self._units.items()
+            if unit.closed is not None
+            and unit.closed.state != "complete"
+            and not schedule.is_control(self.plan, number)
+        ]
         return {arm: sum(any(one.arm == arm for one in unit.voids) for unit in void) for arm in ("a", "b")}
 
     # ---------------------------------------------------------------------------------------------- statistics
 
-    def interval(self, values: list[float]) -> gate.Interval:
-        """Estimate and exact interval of units' log ratios."""
-        n = len(values)
-        needed = stats.units_needed(self.level)
+    def interval(self, values: list[float], bounds: "Bounds | None" = None) -> gate.Interval:
+        """Estimate and interval of units' log ratios by the comparison's method; `bounds` are adjusted ones."""
+        n, level = len(values), self.level
+        needed = self._units_needed(level)
         if n == 0:
-            return gate.Interval(n=0, level=self.level, units_needed=needed)
-        estimate = float(stats.hodges_lehmann(values))
+            return gate.Interval(n=0, level=level, units_needed=needed)
+        bounds = bounds or self._bounds(values)
         if n < needed:
-            return gate.Interval(n=n, level=self.level, estimate=estimate, units_needed=needed)
-        low, high = map(float, stats.signed_rank_interval(values, self.level))
-        low90, high90 = map(float, stats.signed_rank_interval(values, 1 - 2 * self.alpha))
+            return gate.Interval(n=n, level=level, estimate=bounds.estimate, units_needed=needed)
         sd = float(stats.robust_sd(values))
-        visible = stats.mde(values) if n >= stats.MDE_UNITS[0] else None
         return gate.Interval(
             n=n,
-            level=self.level,
-            estimate=estimate,
-            low=low,
-            high=high,
-            low90=low90,
-            high90=high90,
+            level=level,
+            estimate=bounds.estimate,
+            low=bounds.low,
+            high=bounds.high,
+            low90=bounds.low90,
+            high90=bounds.high90,
             p=float(stats.signed_rank_p(values)),
-            mde=visible,
+            mde=stats.mde(values) if n >= stats.MDE_UNITS[0] else None,
             units_needed=needed,
             units_to_settle=stats.units_for(math.log1p(self.margin), sd),
         )
+
+    def _units_needed(self, level: float) -> int:
+        if self.method != "anytime":
+            return stats.units_needed(level)
+        n = 1
+        while stats.sign_sequence_order(n, self.alpha) == 0:
+            n += 1
+        return n
+
+    def _bounds(self, values: list[float]) -> "Bounds":
+        if self.method == "anytime":
+            low, high = map(float, stats.sign_sequence(values, self.alpha))
+            low90, high90 = map(float, stats.sign_sequence(values, 2 * self.alpha))
+            return Bounds(float(np.median(values)), low, high, low90, high90)
+        level, level90 = self.levels
+        low, high = map(float, stats.signed_rank_interval(values, level))
+        low90, high90 = map(float, stats.signed_rank_interval(values, level90))
+        if self.family_tail is not None:
+            family_low, family_high = map(float, stats.signed_rank_interval(values, 1 - 2 * self.family_tail))
+            low, high = (low, family_high) if self.direction == "higher" else (family_low, high)
+        return Bounds(float(stats.hodges_lehmann(values)), low, high, low90, high90)
+
+    # ------------------------------------------------------------------------------- adjustment, in process mode
+
+    @cached_property
+    def adjusts(self) -> bool:
+        """Whether load and position may be taken out: pairs of whole processes, and a test made for it."""
+        return self.mode == "process" and not self.plan.get("quads") and self.method in ("fixed", "looks")
+
+    def _covariates(self, units: list[UnitResult]) -> "Covariates | None":
+        """Slots in the order they ran; None where they are not one pair a unit."""
+        if not self.adjusts or any(unit.value is None or len(unit.pairs) != 1 for unit in units):
+            return None
+        y, b, load = [], [], []
+        for unit in units:
+            pair, launches = unit.pairs[0], {one.arm: one for one in self._units[unit.unit].launches}
+            cores = self._slot_loads(self._units[unit.unit])
+            for letter in pair.order:
+                arm = letter.lower()
+                y.append(math.log(metric_value(getattr(pair, arm), self.metric, launches.get(arm))))
+                b.append(arm == "b")
+                load.append(cores.get(arm))
+        if any(one is None for one in load) or self.load_depends_on_arm:
+            return Covariates(np.array(y), np.array(b), None)
+        quartiles = np.quantile(load, [0.25, 0.75])
+        varies = bool(quartiles[1] - quartiles[0] > LOAD_VARIES)
+        return Covariates(np.array(y), np.array(b), np.array(load, float) if varies else None)
+
+    def adjusted(self, units: list[UnitResult]) -> "tuple[list[str], Bounds | None]":
+        """What is taken out of the units' slots, and the bounds without it; nothing and None where nothing is."""
+        values = self._values(units)
+        level, level90 = self.levels
+        if not self.adjusts or len(values) < stats.units_needed(level):
+            return [], None
+        slots = self._covariates(units)
+        if slots is None:
+            return [], None
+        plain = self._bounds(values)
+        if slots.load is None and not any(
+            slots.position_costs(delta) for delta in (0.0, plain.low, plain.estimate, plain.high)
+        ):
+            return [], None
+        estimate, low, high = stats.adjusted_interval(slots.y, slots.b, level, slots.load)
+        _, low90, high90 = stats.adjusted_interval(slots.y, slots.b, level90, slots.load)
+        if self.family_tail is not None:
+            _, family_low, family_high = stats.adjusted_interval(slots.y, slots.b, 1 - 2 * self.family_tail, slots.load)
+            low, high = (low, family_high) if self.direction == "higher" else (family_low, high)
+        names = ["load"] if slots.load is not None else []
+        if slots.position_costs(estimate):
+            names.append("position")
+        return names, Bounds(estimate, low, high, low90, high90)
+
+    def _interval_of(self, units: list[UnitResult]) -> gate.Interval:
+        return self.interval(self._values(units), self.adjusted(units)[1])
+
+    @cached_property
+    def p_worse(self) -> float | None:
+        """One-sided p of "B is worse by more than the margin does not hold", for families; None without units."""
+        if not self.kept or any(unit.value is None for unit in self.kept) or self.method == "deterministic":
+            return None
+        mu = math.log1p(self.margin)
+        names, _ = self.adjusted(self.kept)
+        slots = self._covariates(self.kept) if names else None
+        side, delta = (1, -mu) if self.direction == "higher" else (0, mu)
+        if slots is not None:
+            return float(stats.adjusted_tails(slots.y, slots.b, delta, slots.load)[side])
+        return float(stats.signed_rank_tails(self._values(self.kept), delta)[side])
+
+    # ------------------------------------------------------------------------------------------ checks on the order
+
+    @cached_property
+    def order(self) -> dict[str, Any] | None:
+        """What the second slot costs, whether the order changes what an arm costs, and serial correlation.
+
+        Carry-over is seen in the pairs' totals: were A dearer after B than B after A, pairs that ran AB would take
+        longer or shorter together than pairs that ran BA. None in duet mode, and where a pair has no ratio.
+        """
+        units = self.kept
+        if not units or self.mode == "duet" or any(len(unit.ratios) < len(unit.pairs) for unit in units):
+            return None
+        seconds, totals, orders = [], [], []
+        for unit in units:
+            launches = {one.arm: one for one in self._units[unit.unit].launches}
+            shifts, sums, letters = [], [], []
+            for pair in unit.pairs:
+                a = math.log(metric_value(pair.a, self.metric, launches.get("a")))
+                b = math.log(metric_value(pair.b, self.metric, launches.get("b")))
+                shifts.append(b - a if pair.order == "AB" else a - b)
+                sums.append(a + b)
+                letters.append(pair.order)
+            seconds.append(float(stats.hodges_lehmann(shifts)))
+            totals.append(sums)
+            orders.append(letters)
+        position = {
+            "ratio": math.exp(float(stats.hodges_lehmann(seconds))),
+            "p": float(stats.signed_rank_p(seconds)),
+        }
+        return {
+            "position": position,
+            "carry_over": self._carry_over(totals, orders),
+            "serial": stats.lag_correlation([unit.value for unit in units]),
+        }
+
+    def _carry_over(self, totals: list[list[float]], orders: list[list[str]]) -> dict[str, Any] | None:
+        if all(len(unit) == 1 for unit in totals):
+            first = [unit[0] for unit, (order,) in zip(totals, orders) if order == "AB"]
+            second = [unit[0] for unit, (order,) in zip(totals, orders) if order == "BA"]
+            if not first or not second:
+                return None
+            difference = _median([x - y for x in first for y in second])
+            p = stats.rank_sum_p(first, second)
+        else:
+            inside = []
+            for unit, order in zip(totals, orders):
+                first = [total for total, letters in zip(unit, order) if letters == "AB"]
+                second = [total for total, letters in zip(unit, order) if letters == "BA"]
+                if first and second:
+                    inside.append(_median(first) - _median(second))
+            if not inside:
+                return None
+            difference = float(stats.hodges_lehmann(inside))
+            p = float(stats.signed_rank_p(inside))
+        weak = len(totals) < 16
+        return {"ratio": math.exp(difference), "p": p, "little_power": weak}
+
+    @cached_property
+    def doubts(self) -> tuple[str, ...]:
+        """What forbids a verdict on the ratio."""
+        found = (self.order or {}).get("carry_over")
+        if found and found["p"] < SUSPICION and abs(math.log(found["ratio"])) > math.log1p(self.margin):
+            return (
+                f"an arm costs something else after the other than before it (pairs AB against BA: "
+                f"{found['ratio']:.4f}, p = {found['p']:.2g}); warm up before every slot, or measure apart",
+            )
+        return ()
+
+    # ------------------------------------------------------------------------------------------------- the verdict
 
     @cached_property
     def unmeasured(self) -> tuple[str, ...]:
@@ -359,14 +642,11 @@ class Analysis:
     def _values(self, units: list[UnitResult]) -> list[float]:
         return [unit.value for unit in units if unit.value is not None]
 
-    def _verdict(self, values: list[float], everything: list[float], final: bool = True) -> gate.Verdict:
-        return gate.verdict(self._evidence(values, everything, final))
-
-    def _evidence(self, values: list[float], everything: list[float], final: bool) -> gate.Evidence:
+    def _evidence(self, units: list[UnitResult], complete: list[UnitResult], final: bool) -> gate.Evidence:
         set_aside = self.tally.set_aside
         return gate.Evidence(
-            interval=self.interval(values),
-            everything=self.interval(everything) if set_aside else None,
+            interval=self._interval_of(units),
+            everything=self._interval_of(complete) if set_aside else None,
             margin=self.margin,
             alpha=self.alpha,
             direction=self.direction,
@@ -378,19 +658,125 @@ class Analysis:
             wrong=self.wrong,
             unfit=self._unfit(),
             unmeasured=self.unmeasured,
+            doubts=self.doubts,
             ceiling=self.ceilings,
         )
 
     def _unfit(self) -> tuple[str, ...]:
-        """Nothing was measured: a program or build was missing, or no unit reports the metric."""
+        """Nothing was measured, or what was says nothing: a missing program or metric, A unlike itself."""
         told = tuple(note.message for note in self.notes if note.about == "unfit")
         if not told and self.complete and all(unit.value is None for unit in self.complete):
             told = (f"nothing was measured: no unit has a '{self.metric}' above 0 in both arms",)
+        if self.control_p is not None and self.control_p < gate.NULL_CONTROL_LIMIT:
+            told += (
+                f"the null control alarms: A differs from itself (p = {self.control_p:.2g}, {len(self.controls)} "
+                f"{self.unit_word})",
+            )
         return told
 
     @cached_property
+    def step(self) -> schedule.Step:
+        """Whether another unit is run, and why not."""
+        step = schedule.next_step(self.tally, self.alpha, self._time())
+        if not step.go or self.method in ("fixed", "deterministic"):
+            return step
+        if self.method == "looks" and self.tally.kept not in self.looks:
+            return step
+        evidence = self._evidence(self.kept, self.complete, final=False)
+        found = self._judged(evidence)
+        if found.word in DECIDING and self.kept:
+            return schedule.Step(False, "decided")
+        if self.method == "looks" and self._futile(evidence.interval):
+            return schedule.Step(False, "futility")
+        return step
+
+    def _futile(self, interval: gate.Interval) -> bool:
+        if interval.low is None or not math.isfinite(interval.high - interval.low):
+            return False
+        sign = self._sign()
+        chance = stats.conclusive_chance(
+            sign * interval.estimate,
+            (interval.high - interval.low) / 2,
+            (interval.high90 - interval.low90) / 2,
+            interval.n,
+            self.looks[-1],
+            math.log1p(self.margin),
+        )
+        return chance < FUTILITY
+
+    def _time(self) -> tuple[float, float] | None:
+        """Seconds used, with what one more unit takes, and the seconds allowed; None without a budget."""
+        budget = self.plan.get("time_budget")
+        starts = sorted(min(one.at for one in unit.launches) for unit in self._units.values() if unit.launches)
+        if budget is None or not starts:
+            return None
+        ends = [slot.at + (slot.process_seconds or slot.outside_seconds or slot.seconds) for slot in self._all_slots()]
+        used = max([*ends, starts[-1]]) - starts[0]
+        return used + used / len(starts), budget
+
+    def _all_slots(self) -> list[record.Slot]:
+        return [slot for unit in self._units.values() for slot in unit.slots]
+
+    @cached_property
+    def final(self) -> bool:
+        """Whether no more units may come: verdicts that only the last look may give can be given."""
+        return self.method in ("fixed", "deterministic") or not self.step.go
+
+    @cached_property
     def verdict(self) -> gate.Verdict:
-        return self._verdict(self._values(self.kept), self._values(self.complete))
+        return self._judged(self._evidence(self.kept, self.complete, self.final))
+
+    def _judged(self, evidence: gate.Evidence) -> gate.Verdict:
+        if self.method == "deterministic":
+            return gate.verdict(replace(evidence, settled=self._deterministic()))
+        return gate.verdict(evidence)
+
+    def _deterministic(self) -> gate.Verdict:
+        found: dict[str, list[float]] = {"a": [], "b": []}
+        for unit in self.kept:
+            for pair in unit.pairs:
+                for arm, slot in (("a", pair.a), ("b", pair.b)):
+                    found[arm].append(metric_value(slot, self.metric))
+        values = {arm: [value for value in values if value] for arm, values in found.items()}
+        return gate.deterministic(values["a"], values["b"], self.margin, self.direction)
+
+    # ---------------------------------------------------------------------------------- shapes of the distributions
+
+    @cached_property
+    def modes(self) -> dict[str, Any] | None:
+        """How many modes the slots have, and each arm's share in the slower one."""
+        found: dict[str, list[float]] = {"a": [], "b": []}
+        for unit in self.kept:
+            launches = {one.arm: one for one in self._units[unit.unit].launches}
+            for pair in unit.pairs:
+                for arm, slot in (("a", pair.a), ("b", pair.b)):
+                    value = metric_value(slot, self.metric, launches.get(arm))
+                    if value is not None and value > 0:
+                        found[arm].append(math.log(value))
+        every = max(1, (len(found["a"]) + len(found["b"])) // MODES_AT_MOST)
+        count, split = stats.modes(found["a"][::every] + found["b"][::every])
+        if split is None:
+            return {"count": 1, "split": None, "above": None}
+        above = {arm: sum(value > split for value in values) / len(values) for arm, values in found.items() if values}
+        return {"count": count, "split": math.exp(split), "above": above}
+
+    @cached_property
+    def steady(self) -> dict[str, dict[str, Any] | None]:
+        """Per arm: the commonest class of its blocks' iterations, warm-up included, and the latest steady start."""
+        found: dict[str, dict[str, Any] | None] = {"a": None, "b": None}
+        for arm in ("a", "b"):
+            classes = []
+            for unit in self.kept:
+                slots = [slot for slot in self._units[unit.unit].slots if slot.arm == arm]
+                series = [metric_value(slot, self.metric) for slot in sorted(slots, key=lambda slot: slot.at)]
+                if all(value is not None and value > 0 for value in series):
+                    classes.append(stats.steady_state(series))
+            classes = [one for one in classes if one[0] != "short"]
+            if classes:
+                names = Counter(name for name, _ in classes)
+                common = min(names, key=lambda name: (-names[name], name))
+                found[arm] = {"class": common, "start": max(start for name, start in classes if name == common)}
+        return found
 
     def series(self, metric: str) -> list[float]:
         """The kept units' log ratios by another metric; units without it are left out."""
@@ -407,7 +793,8 @@ class Analysis:
         """summary.json, schema 1, ready for JSON."""
         comparison, kept = self.comparison, self.kept
         values = self._values(kept)
-        interval = self.interval(values)
+        names, bounds = self.adjusted(kept)
+        interval = self.interval(values, bounds)
         verdict, tally = self.verdict, self.tally
         block, pair = stats.variance_components([unit.ratios for unit in kept])
         median = math.exp(_median(values)) if values else None
@@ -423,6 +810,9 @@ class Analysis:
             "unit": self.work.get("unit", "unit"),
             "direction": self.direction,
             "mode": self.mode,
+            "method": self.method,
+            "stopped": self.step.reason or None,
+            "looks": list(self.looks) if self.method == "looks" else None,
             "clock": self._clock(),
             "margin": self.margin,
             "alpha": self.alpha,
@@ -434,7 +824,7 @@ class Analysis:
             "won": self._won(),
             "separated": self._separated(),
             "units": {
-                "planned": tally.planned,
+                "planned": tally.kept if self.step.reason in ("decided", "futility") else tally.planned,
                 "run": tally.run,
                 "kept": tally.kept,
                 "wrong": tally.wrong,
@@ -444,7 +834,7 @@ class Analysis:
             "set_aside": {"load": tally.set_aside} if tally.set_aside else {},
             "voids": {arm: self._void_kinds(arm) for arm in ("a", "b")},
             "void_shares": {arm: self._void_share(arm) for arm in ("a", "b")},
-            "adjusted": [],
+            "adjusted": names,
             "without_setting_aside": self._without_setting_aside(),
             "verdict": {"word": verdict.word, "reason": verdict.reason},
             "exit_code": gate.exit_code(verdict.word, self.gate.get("strict", False), self.gate.get("accept") or ()),
@@ -462,6 +852,14 @@ class Analysis:
             "foreign": self._foreign(),
             "mde": None if interval.mde is None else math.expm1(interval.mde),
             "variance": {"block": block, "pair": pair},
+            "p_worse": self.p_worse,
+            "order": self.order,
+            "modes": self.modes if kept else None,
+            "steady": self.steady,
+            "guard": None
+            if self.guard_p is None
+            else {"p": self.guard_p, "load_depends_on_arm": self.load_depends_on_arm},
+            "control": None if self.control_p is None else {"p": self.control_p, "units": len(self.controls)},
             "seed": comparison.seed,
             "inputs": self._inputs(),
             "environment": self._environment(),
@@ -526,7 +924,7 @@ class Analysis:
     def _without_setting_aside(self) -> dict[str, str] | None:
         if not self.tally.set_aside:
             return None
-        return {"word": gate.by_interval(self.interval(self._values(self.complete)), self._bare()).word}
+        return {"word": gate.by_interval(self._interval_of(self.complete), self._bare()).word}
 
     def _bare(self) -> gate.Evidence:
         """What a verdict on an interval alone needs."""
@@ -535,6 +933,7 @@ class Analysis:
             margin=self.margin,
             alpha=self.alpha,
             direction=self.direction,
+            final=self.final,
             unit=self.unit_word,
             ceiling=self.ceilings,
         )
@@ -605,10 +1004,33 @@ def summarise(entries: list[record.AnyEntry]) -> dict[str, Any]:
     return Analysis(entries).summary()
 
 
+def summarise_family(family: list[list[record.AnyEntry]], alpha: float = 0.05) -> list[dict[str, Any]]:
+    """Summaries of a gate's scenarios, regressions judged together by Holm's step-down, in the order given.
+
+    A scenario that has too few units for its share of alpha cannot fail: its summary says unfit.
+    """
+    alone = [Analysis(entries) for entries in family]
+    judged = [one for one in alone if one.p_worse is not None]
+    tails = dict(zip(map(id, judged), gate.family_tails([one.p_worse for one in judged], alpha)))
+    summaries = []
+    for entries, one in zip(family, alone):
+        whole = Analysis(entries, family_tail=tails.get(id(one)))
+        n = len(one.kept)
+        if id(one) in tails and not schedule.gate_can_fail(n, len(family), alpha):
+            whole.notes.append(
+                record.Note(
+                    about="unfit",
+                    message=f"{n} {one.unit_word} cannot fail a gate of {len(family)} scenarios; it needs "
+                    f"{schedule.gate_units(len(family), alpha)}",
+                )
+            )
+        summaries.append(whole.summary())
+    return summaries
+
+
 def next_step(entries: list[record.AnyEntry]) -> schedule.Step:
-    """Whether another unit is run after these entries, and why not; the runner asks before every unit."""
-    analysis = Analysis(entries)
-    return schedule.next_step(analysis.tally, analysis.alpha)
+    """Whether another unit is run after these entries, and why not; asked before every unit."""
+    return Analysis(entries).step
 
 
 def next_unit(entries: list[record.AnyEntry]) -> int | None:

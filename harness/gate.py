@@ -4,7 +4,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from harness import schedule
+import numpy as np
+
+from harness import schedule, stats
 
 EXIT_CODES = {
     "wrong-result": 1,
@@ -78,6 +80,13 @@ class Evidence:
     unmeasured: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     ceiling: frozenset[str] = frozenset()
+    settled: "Verdict | None" = None  # of a deterministic metric, in the interval's place
+
+
+#: spread of a deterministic metric over an arm's runs, above which it is not deterministic
+SPREAD_LIMIT = 1e-3
+#: p of a null control (A against itself) below which the comparison says nothing
+NULL_CONTROL_LIMIT = 0.01
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,21 @@ def _seen(interval: Interval) -> str:
     )
 
 
+def words(low, high, low90, high90, mu: float, final: bool = True) -> np.ndarray:
+    """The words that intervals of a log ratio decide, less being better; arrays of any one shape -> array of str."""
+    return np.select(
+        [
+            np.greater(low, mu),
+            np.less(high, -mu),
+            np.greater(low90, -mu) & np.less(high90, mu),
+            np.less(high90, mu) & final,
+            np.greater(low, 0) & final,
+        ],
+        ["regression", "improvement", "equivalent", "not-worse", "slower"],
+        "inconclusive",
+    )
+
+
 def _table(interval: Interval, evidence: Evidence) -> Verdict:
     unit, margin = evidence.unit, evidence.margin
     if interval.low is None:
@@ -120,34 +144,34 @@ def _table(interval: Interval, evidence: Evidence) -> Verdict:
     low, high, low90, high90 = interval.low, interval.high, interval.low90, interval.high90
     if evidence.direction == "higher":
         low, high, low90, high90 = -high, -low, -high90, -low90
-    mu = math.log1p(margin)
+    word = str(words(low, high, low90, high90, math.log1p(margin), evidence.final))
     bound, other = f"{1 + margin:.4g}", f"{1 / (1 + margin):.4g}"
+    worse, better = "above", "below"
     if evidence.direction == "higher":
         bound, other = other, bound
-    worse, better = ("above", "below") if evidence.direction == "lower" else ("below", "above")
-    if low > mu:
-        return Verdict("regression", f"{_seen(interval)}: all of it {worse} the margin at {bound}")
-    if high < -mu:
-        return Verdict("improvement", f"{_seen(interval)}: all of it {better} the margin at {other}")
-    if -mu < low90 and high90 < mu:
-        reason = f"{_seen(interval)}: within the margin of {100 * margin:.3g} %"
+        worse, better = better, worse
+    seen = _seen(interval)
+    if word == "regression":
+        return Verdict(word, f"{seen}: all of it {worse} the margin at {bound}")
+    if word == "improvement":
+        return Verdict(word, f"{seen}: all of it {better} the margin at {other}")
+    if word == "equivalent":
+        reason = f"{seen}: within the margin of {100 * margin:.3g} %"
         if low > 0 or high < 0:
-            word = "worse" if low > 0 else "better"
-            if evidence.direction == "lower":
-                word = "slower" if low > 0 else "faster"
-            reason += f", yet {word} (p = {interval.p:.2g})"
-        return Verdict("equivalent", reason)
-    if evidence.final and high90 < mu:
-        return Verdict("not-worse", f"{_seen(interval)}: not beyond the margin at {bound}")
-    if evidence.final and low > 0:
-        return Verdict("slower", f"{_seen(interval)}: {worse} 1, by an amount not settled against {bound}")
+            sense = ("slower", "faster") if evidence.direction == "lower" else ("worse", "better")
+            reason += f", yet {sense[0] if low > 0 else sense[1]} (p = {interval.p:.2g})"
+        return Verdict(word, reason)
+    if word == "not-worse":
+        return Verdict(word, f"{seen}: not beyond the margin at {bound}")
+    if word == "slower":
+        return Verdict(word, f"{seen}: {worse} 1, by an amount not settled against {bound}")
     visible = f"; {interval.n} {unit} show {_percent(interval.mde)}" if interval.mde is not None else ""
     needed = (
         f", about {interval.units_to_settle} would show {100 * margin:.3g} %"
         if interval.units_to_settle is not None and interval.units_to_settle > interval.n
         else ""
     )
-    return Verdict("inconclusive", f"{_seen(interval)}{visible}{needed}")
+    return Verdict(word, f"{seen}{visible}{needed}")
 
 
 def by_interval(interval: Interval, evidence: Evidence) -> Verdict:
@@ -155,7 +179,7 @@ def by_interval(interval: Interval, evidence: Evidence) -> Verdict:
 
     An arm that leaves work out on purpose (a ceiling) never wins.
     """
-    found = _table(interval, evidence)
+    found = evidence.settled or _table(interval, evidence)
     winner = {"regression": "a", "slower": "a", "improvement": "b"}.get(found.word)
     if winner in evidence.ceiling:
         return Verdict(
@@ -203,6 +227,48 @@ def verdict(evidence: Evidence) -> Verdict:
                 f"their load ({found.reason})",
             )
     return found
+
+
+def deterministic(a: list[float], b: list[float], margin: float, direction: str = "lower", runs: int = 3) -> Verdict:
+    """The verdict on a metric without noise, such as instructions: values of each arm's runs, all above 0.
+
+    The spread (largest over smallest) must stay under .1 % in both arms; then the ratio of medians decides.
+    """
+    if min(len(a), len(b)) < runs:
+        return Verdict("inconclusive", f"{runs} runs of each arm are needed, and there are {len(a)} and {len(b)}")
+    for arm, values in (("A", a), ("B", b)):
+        spread = max(values) / min(values) - 1
+        if spread >= SPREAD_LIMIT:
+            return Verdict(
+                "inconclusive",
+                f"arm {arm} varies by {100 * spread:.2g} % from run to run, {100 * SPREAD_LIMIT:g} % is allowed; "
+                "fix its seeds, or measure time",
+            )
+    ratio = math.log(float(np.median(b)) / float(np.median(a)))
+    bad = -ratio if direction == "higher" else ratio
+    mu = math.log1p(margin)
+    word = "regression" if bad > mu else "improvement" if bad < -mu else "equivalent"
+    return Verdict(word, f"B/A = {_ratio(ratio)}, the same in {runs} runs, against a margin of {100 * margin:.3g} %")
+
+
+def family(p_worse: list[float], alpha: float) -> list[bool]:
+    """Which of several scenarios are regressions: Holm's step-down on one-sided p of "worse than the margin"."""
+    return [bool(p <= alpha * (1 + 1e-9)) for p in stats.holm(p_worse)]
+
+
+def family_tails(p_worse: list[float], alpha: float) -> list[float]:
+    """The one-sided level at which each scenario's bound is tested, so that bounds and Holm's decisions agree.
+
+    The smallest p meets alpha/K, the next alpha/(K-1) and so on, up to the first that is not rejected; that one and all
+    larger ones are held to its level.
+    """
+    tails = [0.0] * len(p_worse)
+    stopped = None
+    for place, i in enumerate(sorted(range(len(p_worse)), key=lambda i: (p_worse[i], i))):
+        tails[i] = alpha / (len(p_worse) - place) if stopped is None else stopped
+        if stopped is None and p_worse[i] > tails[i] * (1 + 1e-9):
+            stopped = tails[i]
+    return tails
 
 
 def exit_code(word: str, strict: bool = False, accept: Iterable[str] = ()) -> int:

@@ -40,7 +40,9 @@ class Comparison(Entry, tag="comparison", kw_only=True):
     scenario: dict[str, Any]  # the resolved scenario: Scenario.as_dict()
     arms: dict[str, dict[str, Any]]  # "a", "b": name, reference, kind, parameters, command, cwd, environment, revision
     seed: int
-    plan: dict[str, Any]  # mode, units, pairs, warmup, fixed (bool), cap
+    # mode, units, pairs, warmup, fixed (bool), cap; and where they apply: method ("fixed", "looks", "anytime",
+    # "deterministic"), looks, quads (bool), control (bool), time_budget (seconds)
+    plan: dict[str, Any]
     machine: dict[str, Any]  # machine.describe()
     revision: dict[str, Any]  # commit and dirty flag of the tree that the comparison was started in
 
@@ -157,6 +159,12 @@ class Note(Entry, tag="note", kw_only=True):
     arm: str | None = None
 
 
+class Extension(Entry, tag="extension", kw_only=True):
+    """A finished comparison goes on by so many units; from here on it is judged by a test that allows it."""
+
+    units: int
+
+
 class End(Entry, tag="end", kw_only=True):
     """The comparison is over: complete, stopped (with the reason), or interrupted."""
 
@@ -164,7 +172,7 @@ class End(Entry, tag="end", kw_only=True):
     message: str = ""
 
 
-AnyEntry = Comparison | Launch | Phase | Slot | Fingerprint | Void | Load | Unit | Note | End
+AnyEntry = Comparison | Launch | Phase | Slot | Fingerprint | Void | Load | Unit | Note | Extension | End
 _decoder = msgspec.json.Decoder(AnyEntry)
 _encoder = msgspec.json.Encoder()
 

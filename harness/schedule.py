@@ -5,6 +5,7 @@ comparison, or one in which units were replaced, flips the coins it would have f
 """
 
 import hashlib
+import math
 from dataclasses import dataclass
 
 #: the share of complete units that may be set aside before the machine counts as unfit
@@ -56,7 +57,10 @@ class Tally:
 
 @dataclass(frozen=True)
 class Step:
-    """Whether another unit is run; `reason` is one word when it is not: complete, cap or voids."""
+    """Whether another unit is run.
+
+    `reason` is one word when it is not: complete (all that was planned), decided, futility, cap, time or voids.
+    """
 
     go: bool
     reason: str = ""
@@ -68,8 +72,11 @@ def coin(seed: int, unit: int, purpose: str, index: int = 0) -> str:
     return "BA" if hashlib.blake2b(key, digest_size=1).digest()[0] & 1 else "AB"
 
 
-def plan_unit(seed: int, unit: int, mode: str, pairs: int) -> UnitPlan:
+def plan_unit(seed: int, unit: int, mode: str, pairs: int, quads: bool = False) -> UnitPlan:
     """The plan of one unit; in process mode a unit is one pair, whatever `pairs` says.
+
+    With `quads` one coin orders two pairs in a row, ABBA or BAAB, which cancels a linear drift and the position; in
+    process mode a unit is then one quad.
 
     Raises ValueError when mode is unknown, or unit or pairs are out of range.
     """
@@ -77,12 +84,40 @@ def plan_unit(seed: int, unit: int, mode: str, pairs: int) -> UnitPlan:
         raise ValueError(f"expected process, resident or duet, found {mode!r}")
     if unit < 0 or pairs < 1:
         raise ValueError(f"expected a unit from 0 and at least 1 pair, found unit {unit} and {pairs} pairs")
-    count = 1 if mode == "process" else pairs
-    order = tuple(coin(seed, unit, "pair", index) for index in range(count))
+    count = pairs if mode != "process" else 2 if quads else 1
+    if quads:
+        count += count % 2
+        order = tuple(_turned(coin(seed, unit, "pair", index // 2), index % 2 == 1) for index in range(count))
+    else:
+        order = tuple(coin(seed, unit, "pair", index) for index in range(count))
     cores = tuple(coin(seed, unit, "cores", index) for index in range(count)) if mode == "duet" else ()
     # In process mode a launch is a slot, so the pair's coin is the launch's.
     launch = order[0] if mode == "process" else coin(seed, unit, "launch")
     return UnitPlan(unit=unit, launch=launch, pairs=order, cores=cores)
+
+
+def _turned(order: str, turn: bool) -> str:
+    return order[::-1] if turn else order
+
+
+def is_control(plan: dict, unit: int) -> bool:
+    """Whether a unit is a null control, in which A's program also plays B; with `control` every second unit is."""
+    return bool(plan.get("control")) and unit % 2 == 1
+
+
+def gate_units(scenarios: int, alpha: float) -> int:
+    """Units that every scenario of a gate needs: max(8, ceil(log2(K / alpha)) + 2)."""
+    return max(8, math.ceil(math.log2(scenarios / alpha)) + 2)
+
+
+def gate_can_fail(units: int, scenarios: int, alpha: float) -> bool:
+    """Whether the smallest one-sided p of so many units, 2^-units, reaches Holm's first step alpha / K."""
+    return 2.0**-units <= alpha / scenarios
+
+
+def next_look(looks: tuple[int, ...], kept: int) -> int:
+    """The first look at `kept` units or more; the last one beyond all."""
+    return next((look for look in looks if look >= kept), looks[-1])
 
 
 def voids_decide(voids: int, other: int, alpha: float) -> bool:
@@ -90,11 +125,12 @@ def voids_decide(voids: int, other: int, alpha: float) -> bool:
     return other == 0 and voids > 0 and 2.0**-voids < alpha
 
 
-def next_step(tally: Tally, alpha: float) -> Step:
-    """Whether a comparison of a fixed number of units goes on.
+def next_step(tally: Tally, alpha: float, seconds: tuple[float, float] | None = None) -> Step:
+    """Whether a comparison that nothing has decided yet goes on.
 
-    A unit that is void or set aside is replaced until `planned` are kept or `cap` have run. Once the voids of one arm
-    decide by themselves, more hangs would only cost time.
+    `seconds` is the time used, the next unit's share included, and the time allowed; None without a budget. A unit that
+    is void or set aside is replaced until `planned` are kept or `cap` have run. Once the voids of one arm decide by
+    themselves, more hangs would only cost time.
     """
     if tally.kept + tally.wrong >= tally.planned:
         return Step(False, "complete")
@@ -102,4 +138,6 @@ def next_step(tally: Tally, alpha: float) -> Step:
         return Step(False, "cap")
     if voids_decide(tally.voids_a, tally.voids_b, alpha) or voids_decide(tally.voids_b, tally.voids_a, alpha):
         return Step(False, "voids")
+    if seconds is not None and seconds[0] > seconds[1]:
+        return Step(False, "time")
     return Step(True)

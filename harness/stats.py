@@ -3,6 +3,8 @@
 Values are log ratios log(B/A) unless a function says otherwise; arrays run along their last axis, so that thousands of
 comparisons are computed at once. Nothing here knows a clock, a file or an arm.
 
+Everything is exact or says where it is approximate. A test that is made "for every δ" is inverted for its interval.
+
 Sources: Hodges & Lehmann, Ann. Math. Stat. 34 (1963) 598 (estimate); Tukey (1949) and Hollander & Wolfe, Nonparametric
 Statistical Methods, ch. 3 (interval by counting Walsh averages); Clopper & Pearson, Biometrika 26 (1934) 404 (shares).
 """
@@ -36,16 +38,23 @@ def signed_rank_cdf(n: int) -> np.ndarray:
 
 def walsh_averages(d) -> np.ndarray:
     """float64 (..., n) -> (..., n(n+1)/2): all (d_i + d_j)/2 with i <= j, in ascending order."""
+    return np.sort(_averages(d), axis=-1)
+
+
+def _averages(d) -> np.ndarray:
     d = np.asarray(d, float)
-    i, j = np.triu_indices(d.shape[-1])
-    return np.sort((d[..., i] + d[..., j]) / 2, axis=-1)
+    i, j = _triangle(d.shape[-1])
+    return (d[..., i] + d[..., j]) / 2
+
+
+@lru_cache(maxsize=64)
+def _triangle(n: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.triu_indices(n)
 
 
 def hodges_lehmann(d) -> np.ndarray | float:
     """Median of the Walsh averages; float64 (..., n) -> (...). Tolerates 29 % wild values."""
-    d = np.asarray(d, float)
-    i, j = np.triu_indices(d.shape[-1])
-    return np.median((d[..., i] + d[..., j]) / 2, axis=-1)
+    return np.median(_averages(d), axis=-1)
 
 
 @lru_cache(maxsize=1024)
@@ -83,7 +92,7 @@ def signed_rank_tails(d, centre: float = 0.0):
     """One-sided p of "the centre lies above" and of "it lies below": float64 (..., n) -> (...), (...)."""
     d = np.asarray(d, float)
     n = d.shape[-1]
-    averages = walsh_averages(d)
+    averages = _averages(d)
     cdf = signed_rank_cdf(n)
     total = n * (n + 1) // 2
     above = cdf[total - (averages > centre).sum(axis=-1)]
@@ -212,3 +221,447 @@ def variance_components(blocks) -> tuple[float | None, float | None]:
     k = float(np.median([len(block) for block in blocks]))
     noise = 0.0 if pair is None else pair * pair / (0.955 * k)
     return math.sqrt(max(0.0, spread * spread - noise)), pair
+
+
+# ------------------------------------------------------------------------------------------------- several looks
+
+#: units at which a comparison without a fixed number of units is looked at
+LOOKS = (8, 12, 16, 20, 28, 40)
+#: two-sided p at every one of these looks for 5 % over all of them: 4.94 % by 2 million rows of fair coins
+NOMINAL = 0.0156
+#: the same for two one-sided tests at 5 % each, "equivalent" and "not-worse": 4.98 % one-sided
+NOMINAL_EQUIVALENCE = 0.0335
+
+
+def nominal_levels(looks: tuple[int, ...], alpha: float) -> tuple[float, float]:
+    """The constant p of every look for a two-sided test at alpha over all looks, and for two one-sided ones.
+
+    Levels that are not on the shelf are found by 40,000 rows of fair coins from a fixed seed: given the magnitudes,
+    only the order of the ranks matters, so that any continuous noise gives the same answer.
+    """
+    if tuple(looks) == LOOKS and alpha == 0.05:
+        return NOMINAL, NOMINAL_EQUIVALENCE
+    return _calibrated(tuple(looks), alpha)
+
+
+@lru_cache(maxsize=16)
+def _calibrated(looks: tuple[int, ...], alpha: float) -> tuple[float, float]:
+    d = _coins(20261130).standard_normal((40_000, looks[-1]))
+    smallest = np.ones((2, len(d)))
+    for n in looks:
+        ranks = np.argsort(np.argsort(np.abs(d[:, :n]), axis=1), axis=1) + 1
+        above = (ranks * (d[:, :n] > 0)).sum(axis=1)
+        cdf = signed_rank_cdf(n)
+        high, low = cdf[above], cdf[n * (n + 1) // 2 - above]
+        smallest = np.minimum(smallest, (2 * np.minimum(low, high), 2 * high))
+    # The largest p that keeps the share of rows at or below it within alpha.
+    found = []
+    for row in smallest:
+        values, counts = np.unique(row, return_counts=True)
+        fits = np.cumsum(counts) <= alpha * len(row)
+        found.append(float(values[fits][-1]) if fits.any() else 0.0)
+    return found[0], found[1]
+
+
+def _coins(seed: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def conclusive_chance(estimate: float, half: float, half90: float, n: int, last: int, mu: float) -> float:
+    """The chance that the last look ends with any verdict but "inconclusive", as seen after n units.
+
+    `half` and `half90` are the half-widths of the intervals after n units. The estimate after `last` units is taken
+    for normal around today's with variance s²(1/n - 1/last), the flat-prior prediction; half-widths shrink as
+    sqrt(n/last). Approximate: it decides only when to give up, never a verdict.
+    """
+    shrunk = math.sqrt(n / last)
+    # 2.42 normal standard deviations are a two-sided .0156.
+    sd = half / 2.42 * math.sqrt(max(0.0, 1 - n / last))
+    upper, lower = half * shrunk, mu - half90 * shrunk
+    if lower >= upper:
+        return 1.0
+
+    def below(x: float) -> float:
+        if sd == 0:
+            return float(estimate < x)
+        return 0.5 * math.erfc((estimate - x) / (sd * math.sqrt(2)))
+
+    return below(lower) + 1 - below(upper)
+
+
+# ------------------------------------------------------------------------------------------------------- any time
+
+
+def sign_log_wealth(wins, trials, prior: float = 1.0):
+    """log of the sign martingale 2^t B(a + S, a + t - S) / B(a, a) after S wins of t; a is `prior`.
+
+    It starts at 1 and is a martingale while wins are fair coins, so that it ever reaches 1/alpha with a probability
+    of at most alpha (Ville), however often one looks.
+    """
+    wins, trials = np.asarray(wins, float), np.asarray(trials, float)
+    lgamma = np.vectorize(math.lgamma, otypes=[float])
+    a = prior
+    top = lgamma(a + wins) + lgamma(a + trials - wins) - lgamma(2 * a + trials)
+    return trials * math.log(2) + top - (2 * math.lgamma(a) - math.lgamma(2 * a))
+
+
+@lru_cache(maxsize=4096)
+def sign_sequence_order(n: int, alpha: float, prior: float = 1.0) -> int:
+    """The l of the confidence sequence [d(l), d(n+1-l)] for the median; 0 where it is still infinite."""
+    wealth = sign_log_wealth(np.arange(n + 1), np.full(n + 1, n), prior)
+    inside = np.flatnonzero(wealth < -math.log(alpha))
+    return int(inside[0]) if len(inside) else n // 2
+
+
+def sign_sequence(d, alpha: float):
+    """Interval of the median that may be looked at after every unit; float64 (..., n) -> low (...), high (...)."""
+    d = np.sort(np.asarray(d, float), axis=-1)
+    order = sign_sequence_order(d.shape[-1], alpha)
+    if order == 0:
+        infinite = np.full(d.shape[:-1], np.inf)
+        return -infinite, infinite
+    return d[..., order - 1], d[..., -order]
+
+
+# ------------------------------------------------------------------------- load and position as covariates, arm-blind
+
+
+def load_slope(z, load):
+    """Robust slope of log times on load from the pairs' own differences: float64 (..., 2n) twice -> (...).
+
+    Arm-blind: it sees slots in the order they ran. Differences inside a pair are free of drift; those beyond six
+    median absolute deviations are clipped, so that one burst cannot dictate it.
+    """
+    dz, dx = z[..., 1::2] - z[..., 0::2], load[..., 1::2] - load[..., 0::2]
+    limit = 6 * np.median(np.abs(dz), axis=-1, keepdims=True)
+    dz = np.clip(dz, -limit, limit)
+    weight = (dx * dx).sum(axis=-1)
+    return np.where(weight > 0, (dx * dz).sum(axis=-1) / np.where(weight > 0, weight, 1), 0.0)
+
+
+def adjusted_ratios(y, b, delta: float, load=None, position: bool = True):
+    """What is left of the pairs' log ratios when B's slots are `delta` longer, load and position taken out.
+
+    Parameters
+    ----------
+    y : float64 (..., 2n)       log times of slots in the order they ran; slots 2i and 2i+1 are a pair
+    b : bool (..., 2n)          which slots are B's
+    load : float64 (..., 2n)    cores; None: not adjusted for
+    position : bool             take the second slot's extra cost out where it is there (p < .05)
+
+    Returns
+    -------
+    float64 (..., n)            their centre is 0 when the true ratio is `delta`
+    """
+    z = y - delta * b
+    if load is not None:
+        z = z - load_slope(z, load)[..., None] * load
+    difference = z[..., 1::2] - z[..., 0::2]
+    if position:
+        found = signed_rank_p(difference) < 0.05
+        difference = difference - np.where(found, hodges_lehmann(difference), 0.0)[..., None]
+    return np.where(b[..., 1::2], difference, -difference)
+
+
+def adjusted_tails(y, b, delta: float, load=None, position: bool = True):
+    """One-sided p of "the ratio lies above delta" and of "below", adjusted arm-blind: exact whatever the slope."""
+    return signed_rank_tails(adjusted_ratios(y, b, delta, load, position))
+
+
+def adjusted_interval(y, b, level: float, load=None, position: bool = True) -> tuple[float, float, float]:
+    """Estimate, low and high of one comparison by inverting the adjusted test; y, b and load are (2n,).
+
+    The estimate is where the two one-sided p meet; bounds are found by stepping outwards and halving, to 1e-9.
+    """
+    y, b = np.asarray(y, float), np.asarray(b, bool)
+    load = None if load is None else np.asarray(load, float)
+    d = np.where(b[1::2], 1, -1) * (y[1::2] - y[0::2])
+    start, step = float(np.median(d)), max(float(np.ptp(d)), 1e-6)
+
+    def tails(delta: float) -> tuple[float, float]:
+        above, below = adjusted_tails(y, b, delta, load, position)
+        return float(above), float(below)
+
+    def edge(inside: float, outside: float, rejected) -> float:
+        while outside != inside and abs(outside - inside) > 1e-9:
+            middle = (inside + outside) / 2
+            if rejected(middle):
+                outside = middle
+            else:
+                inside = middle
+        return inside
+
+    def outermost(direction: int, rejected) -> float:
+        for factor in (1, 2, 4, 8):
+            if rejected(start + direction * factor * step):
+                return start + direction * factor * step
+        return direction * math.inf
+
+    def centre_below(delta: float) -> bool:
+        above, below = tails(delta)
+        return below < above
+
+    high_end = outermost(1, centre_below)
+    low_end = outermost(-1, lambda delta: not centre_below(delta))
+    estimate = edge(low_end, high_end, centre_below) if math.isfinite(high_end - low_end) else start
+    tail = (1 - level) / 2 * (1 + 1e-9)
+    bounds = []
+    for direction, side in ((-1, 0), (1, 1)):
+
+        def rejected(delta: float, side: int = side) -> bool:
+            return tails(delta)[side] <= tail
+
+        outside = outermost(direction, rejected)
+        bounds.append(edge(estimate, outside, rejected) if math.isfinite(outside) else outside)
+    return estimate, bounds[0], bounds[1]
+
+
+# ---------------------------------------------------------------------------------------------- checks on the order
+
+
+def rank_sum_p(x, y) -> float:
+    """Two-sided p of Mann and Whitney's test that x and y are alike; exact counts below 400 pairs without ties.
+
+    Otherwise the normal approximation with midranks and a correction for ties and continuity.
+    """
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    m, n = len(x), len(y)
+    if m == 0 or n == 0:
+        return 1.0
+    larger = (x[:, None] > y).sum() + (x[:, None] == y).sum() / 2
+    both = np.concatenate([x, y])
+    _, counts = np.unique(both, return_counts=True)
+    extreme = max(larger, m * n - larger)
+    if counts.max() == 1 and m * n <= 400:
+        ways = _rank_sum_ways(m, n)
+        return float(min(1.0, 2 * ways[int(extreme) :].sum() / ways.sum()))
+    total = m + n
+    spread = m * n / 12 * (total + 1 - (counts**3 - counts).sum() / (total * (total - 1)))
+    if spread <= 0:
+        return 1.0
+    return math.erfc(max(0.0, extreme - m * n / 2 - 0.5) / math.sqrt(2 * spread))
+
+
+@lru_cache(maxsize=256)
+def _rank_sum_ways(m: int, n: int) -> np.ndarray:
+    """In how many ways m of m + n ranks give each count of larger pairs 0 … mn."""
+    ways = [np.zeros(m * n + 1) for _ in range(m + 1)]
+    ways[0][0] = 1
+    for value in range(m + n):
+        for chosen in range(min(m, value + 1), 0, -1):
+            gain = value - (chosen - 1)  # the pairs that the chosen-th member wins: smaller ones that are not chosen
+            if gain <= m * n:
+                shifted = np.zeros(m * n + 1)
+                shifted[gain:] = ways[chosen - 1][: m * n + 1 - gain]
+                ways[chosen] = ways[chosen] + shifted
+    return ways[m]
+
+
+def lag_correlation(d) -> float | None:
+    """Rank correlation of each value with the next; None below 4 values or without variation."""
+    d = np.asarray(d, float)
+    if len(d) < 4:
+        return None
+    ranks = _midranks(d)
+    first, second = ranks[:-1] - ranks[:-1].mean(), ranks[1:] - ranks[1:].mean()
+    norm = math.sqrt(float((first * first).sum() * (second * second).sum()))
+    return float((first * second).sum()) / norm if norm else None
+
+
+def _midranks(x: np.ndarray) -> np.ndarray:
+    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return (ends - (counts - 1) / 2)[inverse]
+
+
+# ------------------------------------------------------------------------------------------------- many comparisons
+
+
+def holm(p) -> np.ndarray:
+    """Holm's adjusted p, in the order given: rejecting those at most alpha errs at all in at most alpha of families.
+
+    Source: Holm, Scand. J. Stat. 6 (1979) 65.
+    """
+    p = np.asarray(p, float)
+    order = np.argsort(p, kind="stable")
+    raised = np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order])
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(1.0, raised)
+    return adjusted
+
+
+def benjamini_hochberg(p) -> np.ndarray:
+    """q values: among those at most q, a share of at most q is false on average.
+
+    Source: Benjamini & Hochberg, J. R. Stat. Soc. B 57 (1995) 289.
+    """
+    p = np.asarray(p, float)
+    order = np.argsort(p, kind="stable")
+    q = p[order] * len(p) / (np.arange(len(p)) + 1)
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(1.0, np.minimum.accumulate(q[::-1])[::-1])
+    return adjusted
+
+
+# ------------------------------------------------------------------------------------------------------------ plans
+
+
+def pairs_per_block(
+    launch_seconds: float, pair_seconds: float, block_sd: float, pair_sd: float, most: int = 100
+) -> int:
+    """How many pairs a block should have so that neither launches nor pairs are wasted; 2 to `most`.
+
+    Source: Kalibera & Jones, ISMM 2013: sqrt((c_launch / c_pair) (s_pair² / s_block²)).
+    """
+    if pair_seconds <= 0 or block_sd <= 0:
+        return most
+    wanted = math.sqrt(max(0.0, launch_seconds) / pair_seconds) * pair_sd / block_sd
+    return max(2, min(most, round(wanted)))
+
+
+# ------------------------------------------------------------------------------------------------- modes of a sample
+
+#: 95 % points of sqrt(n) times the dip of n uniform values, by 2,000 to 20,000 samples a row
+DIP_SIZES = (4, 6, 8, 10, 15, 20, 30, 50, 100, 200, 500, 1000)
+DIP_CRITICAL = (0.417, 0.404, 0.434, 0.441, 0.461, 0.471, 0.483, 0.500, 0.508, 0.523, 0.529, 0.532)
+
+
+def dip(x) -> float:
+    """The largest distance between the sample's distribution and the nearest one with a single mode.
+
+    Source: Hartigan & Hartigan, Ann. Stat. 13 (1985) 70: the greatest convex minorant left of a modal interval and
+    the least concave majorant right of it, the interval shrunk until it no longer improves.
+    """
+    x = np.sort(np.asarray(x, float))
+    n = len(x)
+    if n < 2 or x[0] == x[-1]:
+        return 1 / (2 * max(n, 1))
+    before, after = np.arange(n, dtype=float), np.arange(1.0, n + 1)  # counts left of and up to each value
+    low, high, depth = 0, n - 1, 1.0
+    while True:
+        part = slice(low, high + 1)
+        convex = _hull(x[part], before[part], 1)
+        concave = _hull(x[part], after[part], -1)
+        under = np.interp(x[part], x[part][convex], before[part][convex])
+        over = np.interp(x[part], x[part][concave], after[part][concave])
+        at_convex, at_concave = (over - under)[convex], (over - under)[concave]
+        gap = max(at_convex.max(), at_concave.max())
+        if gap <= depth:
+            break
+        if at_convex.max() >= at_concave.max():
+            left = convex[int(np.argmax(at_convex))]
+            right = next((one for one in concave if one >= left), concave[-1])
+        else:
+            right = concave[int(np.argmax(at_concave))]
+            left = next((one for one in reversed(convex) if one <= right), convex[0])
+        outside_left = (after[part] - under)[: left + 1].max()
+        outside_right = (over - before[part])[right:].max()
+        depth = max(depth, outside_left, outside_right)
+        if left == 0 and right == high - low:
+            break
+        low, high = low + left, low + right
+    return depth / (2 * n)
+
+
+def _hull(x: np.ndarray, y: np.ndarray, turn: int) -> list[int]:
+    """Vertices of the greatest convex minorant (turn 1) or the least concave majorant (turn -1) of points."""
+    found: list[int] = []
+    for i in range(len(x)):
+        while len(found) > 1:
+            j, k = found[-2], found[-1]
+            if turn * ((y[k] - y[j]) * (x[i] - x[j]) - (y[i] - y[j]) * (x[k] - x[j])) >= 0:
+                found.pop()
+            else:
+                break
+        # Of equal values the minorant keeps the lowest point, the majorant the highest.
+        if found and x[found[-1]] == x[i]:
+            if turn * (y[found[-1]] - y[i]) <= 0:
+                continue
+            found.pop()
+        found.append(i)
+    return found
+
+
+def modes(x, most: int = 4) -> tuple[int, float | None]:
+    """How many modes a sample has (dip test at 5 %, again on either side), and where the first two part."""
+    x = np.sort(np.asarray(x, float))
+    n = len(x)
+    if n < DIP_SIZES[0] or most < 2:
+        return 1, None
+    critical = float(np.interp(math.log(n), np.log(DIP_SIZES), DIP_CRITICAL))
+    if math.sqrt(n) * dip(x) <= critical:
+        return 1, None
+    # The parting with the least spread inside the two parts.
+    count = np.arange(1, n)
+    left, right = np.cumsum(x)[:-1], np.cumsum(x[::-1])[-2::-1]
+    between = left * left / count + right * right / (n - count)
+    cut = int(np.argmax(between)) + 1
+    parts = modes(x[:cut], most - 1)[0] + modes(x[cut:], most - 1)[0]
+    return min(most, parts), float((x[cut - 1] + x[cut]) / 2)
+
+
+# ------------------------------------------------------------------------------------------------------ steady state
+
+
+def change_points(x, penalty: float | None = None, least: int = 3) -> list[int]:
+    """Starts of the segments of a series whose mean and variance are constant, the first of them 0.
+
+    Segments of at least `least` values minimise normal log-likelihood costs plus `penalty` (15 log n) a change, by
+    dynamic programming over all partitions. A spread below .05 % of the median counts as that, so that a clock's
+    steps are no changes.
+
+    Source: Killick, Fearnhead & Eckley, JASA 107 (2012) 1590, without the pruning, which series of a few hundred
+    values do not need.
+    """
+    x = np.asarray(x, float)
+    n = len(x)
+    if n < 2 * least:
+        return [0]
+    penalty = 15 * math.log(n) if penalty is None else penalty
+    floor = (5e-4 * abs(float(np.median(x)))) ** 2 or 1e-300
+    total = np.concatenate([[0.0], np.cumsum(x - x.mean())])
+    square = np.concatenate([[0.0], np.cumsum((x - x.mean()) ** 2)])
+    best = np.full(n + 1, np.inf)
+    best[0] = -penalty
+    last = np.zeros(n + 1, int)
+    for end in range(least, n + 1):
+        starts = np.arange(0, end - least + 1)
+        size = end - starts
+        mean = (total[end] - total[starts]) / size
+        variance = np.maximum((square[end] - square[starts]) / size - mean * mean, floor)
+        cost = best[starts] + size * (np.log(variance) + 1) + penalty
+        last[end] = int(np.argmin(cost))
+        best[end] = cost[last[end]]
+    found, end = [], n
+    while end > 0:
+        end = int(last[end])
+        found.append(end)
+    return sorted(found)
+
+
+def steady_state(x) -> tuple[str, int]:
+    """The class of a series of iterations and where its steady part begins.
+
+    Classes: flat, warm-up (earlier parts are slower), slowdown (some are faster), none (no steady state; the start is
+    the length then), short (fewer than 20 iterations, nothing can be said). Segments whose means differ by at most
+    their standard deviation or .1 % count as one; the steady part is the last, at least a quarter and 10 iterations.
+
+    Source: Barrett et al., Proc. ACM Program. Lang. 1 (OOPSLA 2017) 52.
+    """
+    x = np.asarray(x, float)
+    if len(x) < 20:
+        return "short", 0
+    starts = change_points(x)
+    parts = [x[start:end] for start, end in zip(starts, [*starts[1:], len(x)])]
+    final = parts[-1]
+    within = max(float(final.std()), 1e-3 * abs(float(final.mean())))
+    first = len(parts) - 1
+    while first > 0 and abs(float(parts[first - 1].mean() - final.mean())) <= within:
+        first -= 1
+    start = starts[first]
+    if len(x) - start < max(10, len(x) / 4):
+        return "none", len(x)
+    if first == 0:
+        return "flat", 0
+    faster = any(float(part.mean()) < float(final.mean()) - within for part in parts[:first])
+    return ("slowdown" if faster else "warm-up"), start

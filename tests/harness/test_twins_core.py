@@ -107,21 +107,21 @@ TWINS = {
         test_fingerprint.test_nothing_to_compare_is_not_agreement,
     ),
     "regression by the estimate, not by the bound": (
-        "gate._table",
-        "if low > mu:",
-        "if interval.estimate > mu:",
+        "gate.words",
+        "np.greater(low, mu)",
+        "np.greater(np.add(low, high) / 2, mu)",
         test_gate.test_the_interval_decides,
     ),
     "equivalence by the wide interval's one side": (
-        "gate._table",
-        "if -mu < low90 and high90 < mu:",
-        "if high90 < mu:",
+        "gate.words",
+        "np.greater(low90, -mu) & np.less(high90, mu)",
+        "np.less(high90, mu)",
         test_gate.test_the_interval_decides,
     ),
     "slower at any look": (
-        "gate._table",
-        "if evidence.final and low > 0:",
-        "if low > 0:",
+        "gate.words",
+        "np.greater(low, 0) & final",
+        "np.greater(low, 0)",
         test_gate.test_not_worse_and_slower_wait_for_the_last_look,
     ),
     "voids count against the limit of set-aside units": (
@@ -221,9 +221,9 @@ TWINS = {
         test_stats.test_p_is_valid_under_ties_and_zeros,
     ),
     "Walsh averages without the values themselves": (
-        "stats.hodges_lehmann",
-        "np.triu_indices(d.shape[-1])",
-        "np.triu_indices(d.shape[-1], 1 if d.shape[-1] > 1 else 0)",
+        "stats._triangle",
+        "np.triu_indices(n)",
+        "np.triu_indices(n, 1 if n > 1 else 0)",
         test_stats.test_hodges_lehmann_by_hand,
     ),
     "the normal row stands for t3": (
