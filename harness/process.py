@@ -39,6 +39,7 @@ STACK_PATIENCE = 15.0
 PATIENCE_FACTOR, PATIENCE_LEAST = 20.0, 10.0
 _RLIMIT_LOCKS = 10  # asm-generic; not in Python's resource module
 _PR_SET_CHILD_SUBREAPER = 36
+_ADDR_NO_RANDOMIZE = 0x0040000
 _LINUX = sys.platform == "linux"
 _ON_MEMORY = (b"MemoryError", b"bad_alloc", b"Cannot allocate memory", b"ut of memory", b"ENOMEM")
 
@@ -86,8 +87,8 @@ class Exit:
     signal : str | None             the signal's name
     seconds : float                 from just before the spawn to just after the exit
     cpu_seconds : float             the process and all descendants that were waited for or collected
-    counters : dict                 page faults, context switches, bytes read and written of the tree, and the time
-                                    its first thread waited for a processor; see `_counters`
+    counters : dict                 page faults, context switches, bytes read and written of the tree, the time its
+                                    first thread waited for a processor, and pss_bytes at close (protocol arms)
     peak_rss_bytes : float | None   largest resident set of any process in the tree; None where it cannot be told
                                     from the harness's own (a new process inherits that high-water mark)
     output : bytes                  the end of standard output (commands only)
@@ -184,9 +185,17 @@ def _new_mark() -> int:
 
 
 @contextlib.contextmanager
-def _inherited(mark: int, pin: Iterable[int] | None):
-    """What a child started inside takes over: the mark and the cores; the harness itself has its own back at once."""
+def _inherited(mark: int, pin: Iterable[int] | None, fixed_layout: bool):
+    """What a child started inside takes over; the harness itself has its own back at once."""
     import resource
+
+    personality = None
+    if fixed_layout and _LINUX:
+        import ctypes
+
+        change = ctypes.CDLL(None).personality
+        personality = change(0xFFFFFFFF)
+        change(personality | _ADDR_NO_RANDOMIZE)
 
     before = resource.getrlimit(_RLIMIT_LOCKS) if _LINUX else None
     cores = os.sched_getaffinity(0) if pin is not None and hasattr(os, "sched_getaffinity") else None
@@ -197,6 +206,8 @@ def _inherited(mark: int, pin: Iterable[int] | None):
             os.sched_setaffinity(0, pin)
         yield
     finally:
+        if personality is not None:
+            change(personality)
         if before is not None:
             resource.setrlimit(_RLIMIT_LOCKS, before)
         if cores is not None:
@@ -230,6 +241,9 @@ class ArmProcess:
     memory_limit : int | None  bytes of private memory (RLIMIT_DATA) that each process of the tree may have
     nice : int | None          niceness
     pin : set of int | None    cores
+    fixed_layout : bool        without address randomisation
+    measure_memory : bool      start a command through launcher.py, about 15 ms, so that its peak memory can be told
+                               from the harness's own; commands only
 
     Attributes
     ----------
@@ -255,6 +269,8 @@ class ArmProcess:
         memory_limit: int | None = None,
         nice: int | None = None,
         pin: Iterable[int] | None = None,
+        fixed_layout: bool = False,
+        measure_memory: bool = False,
     ):
         _become_parent()
         self.command = list(command)
@@ -267,6 +283,7 @@ class ArmProcess:
         self._collected_cpu = 0.0
         self._memory_limit = memory_limit
         self._peak_rss: float | None = None
+        self._pss: float | None = None
         self._lines = bytearray()
         self._stderr = _Tail(STDERR_KEPT)
         self._stdout = _Tail(STDOUT_KEPT)
@@ -275,9 +292,11 @@ class ArmProcess:
         self._poll = select.poll()
         self._mark = _new_mark()
         self._own_peak = _own_peak_rss()
-        self._start(cwd, _environment(environment, speaks_protocol), stdin, memory_limit, nice, pin)
+        self._told_memory: int | None = None  # a pipe from launcher.py
+        self._inheritance = {"mark": self._mark, "pin": pin, "fixed_layout": fixed_layout}
+        self._start(cwd, _environment(environment, speaks_protocol), stdin, memory_limit, nice, pin, measure_memory)
 
-    def _start(self, cwd, environment, stdin, memory_limit, nice, pin) -> None:
+    def _start(self, cwd, environment, stdin, memory_limit, nice, pin, measure_memory) -> None:
         if not Path(cwd).is_dir():
             raise ConfigurationError(sentence("cwd", "a folder", f"'{cwd}'", "check the path"))
         if pin is not None:
@@ -287,12 +306,20 @@ class ArmProcess:
                 given = subprocess.PIPE
             else:
                 given = stack.enter_context(_opened(stdin))
-            with _inherited(self._mark, pin):
+            command, handles = self.command, ()
+            if measure_memory and not self.speaks_protocol:
+                _check_program(command, cwd, environment)
+                self._told_memory, handle = os.pipe()
+                stack.callback(os.close, handle)
+                handles = (handle,)
+                launcher = str(Path(__file__).with_name("launcher.py"))
+                command = [sys.executable, "-I", "-S", launcher, str(handle), *command]
+            with _inherited(**self._inheritance):
                 self.started = time.perf_counter()
                 try:
                     # start_new_session and no preexec_fn: subprocess uses vfork, whatever the harness's own size
                     self._popen = subprocess.Popen(
-                        self.command,
+                        command,
                         cwd=cwd,
                         env=environment,
                         stdin=given,
@@ -300,6 +327,7 @@ class ArmProcess:
                         stderr=subprocess.PIPE,
                         bufsize=0,
                         start_new_session=True,
+                        pass_fds=handles,
                     )
                 except OSError as error:
                     program = self.command[0] if self.command else ""
@@ -466,7 +494,7 @@ class ArmProcess:
 
         Raises VoidSlot as `ask` and `wait` do.
         """
-        self._read_peak_rss()
+        self._read_memory()
         self.ask(protocol.Close(), timeout)
         return self.wait(timeout)
 
@@ -505,7 +533,11 @@ class ArmProcess:
         code = os.waitstatus_to_exitcode(status)
         self._popen.returncode = code
         peak = usage.ru_maxrss * (1024 if _LINUX else 1)
-        if peak <= self._own_peak:
+        if self._told_memory is not None:
+            peak = int(os.read(self._told_memory, 32) or 0) or None
+            os.close(self._told_memory)
+            self._told_memory = None
+        elif peak <= self._own_peak:
             peak = self._peak_rss
         self._exit = Exit(
             exit_code=code if code >= 0 else None,
@@ -513,19 +545,18 @@ class ArmProcess:
             seconds=now - self.started,
             cpu_seconds=usage.ru_utime + usage.ru_stime,
             peak_rss_bytes=peak,
-            counters=_counters(usage, waited),
+            counters=_counters(usage, waited) | ({} if self._pss is None else {"pss_bytes": self._pss}),
         )
         return True
 
-    def _read_peak_rss(self) -> None:
-        """The high-water mark of the arm's own process, while it lives."""
-        try:
-            text = Path(f"/proc/{self.pid}/status").read_bytes()
-        except OSError:
-            return
-        start = text.find(b"VmHWM:")
-        if start >= 0:
-            self._peak_rss = float(text[start + 6 :].split(None, 1)[0]) * 1024
+    def _read_memory(self) -> None:
+        """What can only be read while the tree lives: the high-water mark of its first process, and all its PSS."""
+        peak = _kilobytes(f"/proc/{self.pid}/status", b"VmHWM:")
+        if peak is not None:
+            self._peak_rss = peak * 1024.0
+        shares = [_kilobytes(f"/proc/{pid}/smaps_rollup", b"Pss:") for pid in self.tree()]
+        if shares and None not in shares:
+            self._pss = sum(shares) * 1024.0
 
     def end(self) -> None:
         """End the whole tree: SIGTERM, after a grace SIGKILL, until nothing of it is left. May be called again."""
@@ -545,6 +576,9 @@ class ArmProcess:
                 with contextlib.suppress(OSError):
                     stream.close()
         self._streams.clear()
+        if self._told_memory is not None:
+            os.close(self._told_memory)
+            self._told_memory = None
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
@@ -686,6 +720,13 @@ class ArmProcess:
 # ------------------------------------------------------------------------------------------------- helpers
 
 
+def _kilobytes(path: str, name: bytes) -> int | None:
+    """A field of a file such as /proc/PID/status."""
+    text = load.read(path) or b""
+    start = text.find(name)
+    return int(text[start + len(name) :].split(None, 1)[0]) if start >= 0 else None
+
+
 def _environment(overlay: Mapping[str, str | None], speaks_protocol: bool) -> dict[str, str]:
     environment = {**os.environ, **{name: value for name, value in overlay.items() if value is not None}}
     for name in [name for name, value in overlay.items() if value is None]:
@@ -701,6 +742,16 @@ def _opened(path: str | os.PathLike | None):
         return open(path if path is not None else os.devnull, "rb")
     except OSError as error:
         raise ConfigurationError(sentence("stdin", "a readable file", _found(error), "check the path")) from None
+
+
+def _check_program(command: list[str], cwd: str | os.PathLike, environment: Mapping[str, str]) -> None:
+    """Raise UnfitError for a program that is not there; the launcher could only say it later."""
+    program = command[0] if command else ""
+    found = Path(cwd, program).is_file() if os.sep in program else shutil.which(program, path=environment.get("PATH"))
+    if not found:
+        raise UnfitError(
+            sentence(f"program '{program}'", "one that can be started", "no such file", "check the command")
+        )
 
 
 def _found(error: OSError) -> str:

@@ -66,6 +66,7 @@ def test_an_exchange_brings_the_answer_and_the_time_around_it(tmp_path):
     assert (done.exit_code, done.signal, done.left_behind) == (0, None, 0)
     assert done.cpu_seconds > 0
     assert done.peak_rss_bytes > 1 << 20
+    assert 1 << 20 < done.counters["pss_bytes"] <= done.peak_rss_bytes
 
 
 def test_a_library_that_prints_a_mebibyte_blocks_nothing(tmp_path):
@@ -317,6 +318,36 @@ def test_memory_beyond_the_limit_is_void_with_that_reason():
     assert "no memory left within the limit of 200 MiB" in caught.value.message
     with command(grab, memory_limit=4 << 30) as process:
         assert process.wait(60).exit_code == 0
+
+
+def test_the_peak_memory_of_a_command_is_told_from_the_harnesss_own():
+    held = bytearray(80 << 20)  # the harness's own size, which every process it starts would inherit as its peak
+    held[:: 1 << 12] = b"x" * len(held[:: 1 << 12])
+    grab = [sys.executable, "-I", "-S", "-c", "x = b'x' * (40 << 20)"]
+    with command(grab, measure_memory=True) as process:
+        assert 40 << 20 < process.wait(60).peak_rss_bytes < 60 << 20
+    with command(grab) as process:
+        assert process.wait(60).peak_rss_bytes is None
+    with shell("exit 3", measure_memory=True) as process, pytest.raises(VoidSlot, match="found exit code 3"):
+        process.wait(60)
+    with shell("kill -SEGV $$", measure_memory=True) as process, pytest.raises(VoidSlot, match="crash by SIGSEGV"):
+        process.wait(60)
+    with pytest.raises(UnfitError, match="program 'no-such-program'"):
+        command(["no-such-program"], measure_memory=True)
+
+
+def test_address_randomisation_can_be_switched_off():
+    maps = ["sh", "-c", "grep stack /proc/$$/maps"]
+
+    def places(**options):
+        found = set()
+        for _ in range(3):
+            with command(maps, **options) as process:
+                found.add(process.wait(60).output)
+        return found
+
+    assert len(places(fixed_layout=True)) == 1
+    assert len(places()) > 1
 
 
 def test_the_cpu_clock_of_an_idle_arm_counts_all_its_threads(tmp_path):
