@@ -148,7 +148,7 @@ def commit_of(root: Path, rev: str, who: str) -> str:
     commit = _git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{rev}^{{commit}}", check=False)
     if commit:
         return commit
-    names = (_git(top, "for-each-ref", "--format=%(refname:short)", check=False) or "").split()
+    names = ["HEAD", *(_git(top, "for-each-ref", "--format=%(refname:short)", check=False) or "").split()]
     raise ConfigurationError(sentence(who, "a git revision after '@'", f"'{rev}'", nearest(rev, names)))
 
 

@@ -77,7 +77,8 @@ class Runner:
         try:
             end = self._run_units()
         except UnfitError as error:
-            self._write(records.Note(about="unfit", message=str(error)))
+            measured = "nothing more" if self._kept() else "nothing"
+            self._write(records.Note(about="unfit", message=f"{measured} was measured: {error}"))
             end = records.End(state="stopped", message="nothing more can be measured")
         except KeyboardInterrupt:
             end = records.End(state="interrupted", message="by the user")
@@ -120,7 +121,7 @@ class Runner:
             ):
                 running.wait(self.question.timeout)
         except VoidSlot as void:
-            raise UnfitError(f"nothing was measured: {name} of arm '{described.name}' failed: {void.message}") from None
+            raise UnfitError(f"{name} of arm '{described.name}' failed: {void.message}") from None
 
     def _clean_up(self) -> None:
         """Run the cleanup command for every arm that was set up; then tell which arm wrote into its own sources."""
