@@ -5,6 +5,7 @@ Run by hand: `python -m impl.events.arm --set task='"prepare"' --set path='"per-
 
 import contextlib
 import hashlib
+import mmap
 import os
 import shutil
 import tempfile
@@ -24,7 +25,8 @@ class Events(worker.Workload):
     path : str              prepare: vectorised (columns), per-event (DGL graphs)
     workers : int           prepare, vectorised: processes
     edge_features : bool    prepare, vectorised: stored in the cache
-    format : str            load: columns, columns-index (edge indices too), dgl (a list of graphs)
+    format : str            load: columns (mapped, every page touched), columns-read (copied into memory),
+                            columns-index (mapped, edge indices built too), dgl (a list of graphs)
     cached : bool           topology: edge indices from the bounded cache
     graphs : str            topology: dgl (one graph an event, then dgl.batch), numpy (concatenated indices)
     events, nodes_min, nodes_max, seed, compression, rntuple    the sample
@@ -53,7 +55,7 @@ class Events(worker.Workload):
         p = parameters
         worker.choice("task", p["task"], TASKS)
         worker.choice("path", p["path"], ("vectorised", "per-event"))
-        worker.choice("format", p["format"], ("columns", "columns-index", "dgl"))
+        worker.choice("format", p["format"], ("columns", "columns-read", "columns-index", "dgl"))
         worker.choice("graphs", p["graphs"], ("dgl", "numpy"))
         worker.choice("compression", p["compression"], ("none", "zlib", "lz4", "zstd"))
         if p["events"] < 1 or p["workers"] < 0 or not 0 <= p["nodes_min"] <= p["nodes_max"]:
@@ -188,7 +190,9 @@ class Events(worker.Workload):
         from impl.events import kernel
         from impl.events.cache import Cache
 
-        cache = Cache.open(self.folder / "cache", mmap=False)
+        cache = Cache.open(self.folder / "cache", mmap=self.parameters["format"] != "columns-read")
+        for array in _columns(cache).values():
+            array.reshape(-1).view("u1")[:: mmap.PAGESIZE].max()  # brings every page of the map into the process
         index = kernel.edge_index(cache.node_off) if self.parameters["format"] == "columns-index" else None
         self.result = cache, index
         return _counts(len(cache), len(cache.node_x), len(cache.edge_x))

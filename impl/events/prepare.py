@@ -254,7 +254,8 @@ def prepare_share(job: Job, share: Share) -> ShareResult:
             result.nodes += len(columns["node_x"])
             result.report.add(report)
         for writer in writers.values():
-            writer.close(sync=False)
+            writer.finish()
+        cache.close_all(writers.values(), sync=False)
     except OSError as error:
         raise cache.storage_error(folder, error) from None
     finally:
@@ -343,11 +344,7 @@ class _Assembler:
 
     def close(self) -> dict:
         """Finish all columns; returns {name: {dtype, shape, sha256}}, the digest None for edge_x."""
-        columns = {}
-        for name, writer in sorted(self.writers.items()):
-            columns[name] = writer.close()
-            columns[name]["sha256"] = None if name == "edge_x" else cache.file_digest(writer.path)
-        return columns
+        return cache.finish_all(self.writers)
 
     def abandon(self) -> None:
         for writer in self.writers.values():

@@ -68,11 +68,8 @@ class Reader:
             raise SourceError(path, "a ROOT file", "no such file", "check the path", source=self.path)
         try:
             with _guarded(self.path):
+                _check_size(self.path)
                 self._file = uproot.open(self.path)
-                promised, size = int(self._file.file.fEND), Path(path).stat().st_size
-                if promised > size:
-                    raise SourceError(path, f"{promised} bytes as its header says", str(size),
-                                      "fetch it again, or set damaged=\"skip_file\"", source=self.path)  # fmt: skip
                 trees = tree_names(self._file)
                 if not trees:
                     raise SourceError(path, "a tree of events", "none", "check the file, or set damaged=\"skip_file\"",
@@ -166,6 +163,20 @@ class Reader:
                 raise SourceError(f"{self.path}: branch '{name}'", f"{stop - start} events", str(length),
                                   "check the file", source=self.path)  # fmt: skip
         return found
+
+
+def _check_size(path: str) -> None:
+    """Raise SourceError for a file that is shorter than the end that its header names (offset 12: fEND)."""
+    with open(path, "rb") as file:
+        head = file.read(20)
+        size = file.seek(0, 2)
+    if head[:4] != b"root" or len(head) < 20:
+        return  # uproot says what it is instead
+    wide = int.from_bytes(head[4:8], "big") >= 1_000_000
+    promised = int.from_bytes(head[12 : 20 if wide else 16], "big")
+    if promised > size:
+        raise SourceError(path, f"{promised} bytes as its header says", str(size),
+                          "fetch it again, or set damaged=\"skip_file\"", source=path)  # fmt: skip
 
 
 def tree_names(file) -> list[str]:
