@@ -428,3 +428,72 @@ def test_a_scan_says_what_it_cost():
     found = sampler.difference(before, sampler.scan(), [os.getpid()])
     assert 0 < found["sampler_seconds"] < 10
     assert os.getpid() in {process.pid for process in before.processes.values()}
+
+
+@linux
+def test_the_wait_in_the_run_queue_is_the_time_a_spinner_did_not_get(foreigners):
+    """Two spinners on one core: what one of them lacks of the wall's time it spent waiting."""
+    core = min(os.sched_getaffinity(0))
+    mine, rival = foreigners("spin", 1.5), foreigners("spin", 2.0)
+    for process in (mine, rival):
+        os.sched_setaffinity(process.pid, {core})
+    sampler = load.Sampler()
+    before = sampler.scan([mine.pid])
+    if before.runq_wait is None:
+        pytest.skip("the kernel does not count run-queue waits")
+    used, _ = go(mine, rival)
+    after = sampler.scan([mine.pid])
+    found = sampler.difference(before, after, [mine.pid])
+    assert found["runq_wait"] * found["elapsed"] == pytest.approx(1.5 - used, abs=0.1)
+    if found["psi_cpu"] is not None:
+        assert found["psi_cpu"] * found["elapsed"] > 0.7 * 1.5
+
+
+# measures its own throttling: moves itself into the group before it builds its sampler
+THROTTLED = """
+import sys, time
+open(sys.argv[1] + '/cgroup.procs', 'w').write('0')
+from harness import load
+sampler = load.Sampler()
+before = sampler.scan()
+end = time.monotonic() + 1.0
+while time.monotonic() < end: pass
+found = sampler.difference(before, sampler.scan(), [0])
+print(found['throttled'], flush=True)
+sys.stdin.readline()
+"""
+
+
+@linux
+def test_a_planted_quota_is_seen_as_the_kernel_counts_it():
+    for folder in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")):
+        group = folder / f"harness-throttle-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        if (group / "cpu.cfs_quota_us").exists() or (group / "cpu.max").exists():
+            break
+        group.rmdir()
+    else:
+        pytest.skip("needs the right to limit a cgroup")
+    try:
+        if (group / "cpu.max").exists():
+            (group / "cpu.max").write_text("20000 100000")
+        else:
+            (group / "cpu.cfs_period_us").write_text("100000")
+            (group / "cpu.cfs_quota_us").write_text("20000")
+        words = [sys.executable, "-c", THROTTLED, str(group)]
+        environment = {**os.environ, "PYTHONPATH": str(Path(load.__file__).parents[1])}
+        with subprocess.Popen(
+            words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as running:
+            said = float(running.stdout.readline())
+            lines = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
+            running.communicate("\n")
+    finally:
+        group.rmdir()
+    truth = int(lines["throttled_time"]) * 1e-9 if "throttled_time" in lines else int(lines["throttled_usec"]) * 1e-6
+    assert said > 0.3
+    assert said == pytest.approx(truth, abs=0.3)  # the group was throttled before the first scan as well
+    assert said <= truth
