@@ -35,19 +35,18 @@ def environment(arm: Arm, root: Path, cold: bool) -> Iterator[dict[str, str]]:
     own = secrets.token_hex(8) if cold else _key(arm)  # equally long: the environment's size moves the stack
     found = {name: value for name, value in DEFAULTS.items() if name not in os.environ}
     found |= {name: str(revision.home(root) / folder) for name, folder in COMMON.items() if not os.environ.get(name)}
-    made = []
+    places = []
     for name, folder in PRIVATE.items():
         base = Path(os.environ[name]) if os.environ.get(name) else revision.home(root) / "caches" / folder
         place = base / own
         if name not in arm.environment:
-            place.mkdir(parents=True, exist_ok=True)
-            made.append(place)
+            places.append(place)  # a compiler makes it when it has something to keep
             found[name] = str(place)
     try:
         yield {**found, **arm.environment}
     finally:
         if cold:
-            for place in made:
+            for place in places:
                 shutil.rmtree(place, ignore_errors=True)
 
 

@@ -70,7 +70,7 @@ def measure(
             running.run()
         except ConfigurationError:
             # An arm refused its input before anything was measured: leave no empty comparison behind.
-            if resume is None and not records.of(entries, records.Slot):
+            if resume is None and not records.of(entries, records.Unit):
                 shutil.rmtree(folder)
             raise
     return folder

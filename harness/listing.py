@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import arms, scenario
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, UnfitError
 
 
 def table(root: Path, reports: Path) -> list[str]:
@@ -36,8 +36,11 @@ def details(root: Path, name: str, overrides: dict[str, Any], reports: Path) -> 
     if question.predict.ratio:
         lines.append(f"  predicted B/A: {question.predict.ratio[0]:g} to {question.predict.ratio[1]:g}")
     for arm in loaded.arms:
-        resolved = arms.one(f"{name}:{arm}", start=root, overrides=overrides)
-        lines.append(f"  arm {arm}: {shlex.join(resolved.a.command)}")
+        try:
+            shown = shlex.join(arms.one(f"{name}:{arm}", start=root, overrides=overrides).a.command)
+        except UnfitError as error:  # its program may be built yet
+            shown = str(error)
+        lines.append(f"  arm {arm}: {shown}")
     as_dict = loaded.as_dict()
     for section in ("scenario", "schedule", "gate", "work", "limits"):
         for key, value in as_dict[section].items():

@@ -122,12 +122,11 @@ def provide(request: Request, root: Path, who: str, say: Callable[[str], None] =
     tree = place / key
     with _held(place / f"{key}.lock") as lock:
         if not _sound(tree):
-            lock.exclusive()
+            lock(fcntl.LOCK_EX)
             if not _sound(tree):
                 _make(tree, commit, root, top, overlays, request, who, say)
-            lock.shared()
     os.utime(place / f"{key}.json")
-    _thin_out(place, top, key)
+    _thin_out(place, top)
     stamp = json.loads((place / f"{key}.json").read_text())
     folder = tree / inside
     return Tree(folder, base, dirty, key, stamp["binaries"], _environment(folder))
@@ -281,33 +280,28 @@ def _compiler(environment: dict[str, str]) -> list:
 # ------------------------------------------------------------------------------------------------- making
 
 
-class _Lock:
-    """A file lock of one tree; the shared one is kept until the process ends, so that nobody rebuilds a tree in use."""
-
-    def __init__(self, path: Path):
-        self.file = path.open("a")
-        self.shared()
-
-    def shared(self) -> None:
-        fcntl.flock(self.file, fcntl.LOCK_SH)
-
-    def exclusive(self) -> None:
-        fcntl.flock(self.file, fcntl.LOCK_EX)
-
-
-_locks: dict[Path, _Lock] = {}
+#: lock file of a tree -> its descriptor; a shared lock is held to the end, so that nobody rebuilds a tree in use
+_locks: dict[Path, int] = {}
 
 
 @contextlib.contextmanager
-def _held(path: Path) -> Iterator[_Lock]:
+def _held(path: Path) -> Iterator[Callable[[int], None]]:
+    """Hold a tree's lock, shared; yields a function that takes fcntl.LOCK_EX or LOCK_SH."""
     if path not in _locks or not path.exists():
-        _locks[path] = _Lock(path)
-    lock = _locks[path]
+        _locks[path] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = _locks[path]
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
     try:
-        yield lock
-    except BaseException:
-        lock.shared()
-        raise
+        yield lambda how: fcntl.flock(descriptor, how)
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+
+def release() -> None:
+    """Let others rebuild or remove the trees that this process used: for one that lives on after a comparison."""
+    for descriptor in _locks.values():
+        os.close(descriptor)
+    _locks.clear()
 
 
 def _sound(tree: Path) -> bool:
@@ -481,13 +475,12 @@ def _binaries(tree: Path) -> dict[str, str]:
     return found
 
 
-def _thin_out(place: Path, top: Path, key: str) -> None:
+def _thin_out(place: Path, top: Path) -> None:
     """Remove the trees that were not used for longest, but none that a running comparison holds."""
     stamps = sorted(place.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     removed = False
     for stamp in stamps[KEPT:]:
-        lock = place / f"{stamp.stem}.lock"
-        with lock.open("a") as file:
+        with (place / f"{stamp.stem}.lock").open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -496,7 +489,6 @@ def _thin_out(place: Path, top: Path, key: str) -> None:
             shutil.rmtree(place / stamp.stem, ignore_errors=True)
             for suffix in (".log", ".lock"):
                 (place / f"{stamp.stem}{suffix}").unlink(missing_ok=True)
-            _locks.pop(lock, None)
             removed = True
     if removed:
         _git(top, "worktree", "prune", check=False)

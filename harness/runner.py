@@ -124,22 +124,27 @@ class Runner:
             raise UnfitError(f"{name} of arm '{described.name}' failed: {void.message}") from None
 
     def _clean_up(self) -> None:
-        """Run the cleanup command for every arm that was set up; then tell which arm wrote into its own sources."""
+        """Run the cleanup command for every arm that was set up."""
         for arm in self._prepared:
             try:
                 self._hook("cleanup", arm)
             except HarnessError as error:
                 self._note("cleanup", arm, str(error))
-            tree = self.resolved.arms[arm].revision
-            changed = revision.changes(revision.home(self.resolved.root) / "trees" / tree["tree"]) if tree else []
+        self._tell_changed_trees()
+
+    def _tell_changed_trees(self) -> None:
+        """Note which arms wrote into their own sources."""
+        trees: dict[str, list[str]] = {}
+        for arm in self._prepared:
+            if tree := self.resolved.arms[arm].revision:
+                trees.setdefault(tree["tree"], []).append(arm)
+        for key, owners in trees.items():
+            changed = revision.changes(revision.home(self.resolved.root) / "trees" / key)
             if changed:
                 names = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
-                self._note(
-                    "tree-changed",
-                    arm,
-                    f"arm '{self.resolved.arms[arm].name}' changed its own tree ({names}); "
-                    "the tree is made anew before it is used again",
-                )
+                who = " or ".join(f"'{self.resolved.arms[arm].name}'" for arm in owners)
+                message = f"arm {who} changed its own tree ({names}); the tree is made anew before it is used again"
+                self._note("tree-changed", owners[-1], message)
 
     def _note(self, about: str, arm: str, message: str) -> None:
         """Write a note once for each arm, and show it."""
