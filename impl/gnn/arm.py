@@ -1,4 +1,4 @@
-"""The workload `gnn` for harness: training steps, inference, prediction and whole epochs of the event GNN.
+"""The workload `gnn` for harness: training steps, inference, prediction and whole trainings of the event GNN.
 
 Run by hand: `python -m impl.gnn.arm --set backend=dense --set objects=16`.
 """
@@ -9,21 +9,22 @@ from pathlib import Path
 
 from harness import worker
 
-TASKS = ("train", "inference", "predict", "epoch")
+TASKS = ("train", "inference", "predict", "fit")
 
 
 class Gnn(worker.Workload):
-    """One iteration: an Adam step on one batch, its inference, the scores of the sample in a file, or an epoch.
+    """One iteration: an Adam step on one batch, its inference, the scores of the sample in a file, or a training.
 
     Parameters
     ----------
-    task : str                  train (one step), inference (one batch), predict (the whole sample to a file), epoch
+    task : str                  train (one step), inference (one batch), predict (the whole sample to a file),
+                                fit (`epochs` epochs from the seed, held-out scores and checkpoints included)
     backend : str               dgl, dense, fused
     recompute, compiled : bool  of fused, of dense
     precision : str             float32, or bfloat16 (dense)
     cache : str                 folder of a prepared cache; empty: events made from the seed
     events, objects : int       made events, and objects of each; 0: from 4 to 24, evenly
-    batch_events, batch_edges   budgets of a batch for predict and epoch
+    batch_events, batch_edges   budgets of a batch for predict and fit
     streaming : bool            predict: row by row to the file, with marks
     hidden, rounds, classes     the network
     drop : str                  features, by comma, replaced by a constant: a worse network on purpose
@@ -48,7 +49,7 @@ class Gnn(worker.Workload):
         "classes": 12,
         "drop": "",
         "seed": 1,
-        "epochs": 3,
+        "epochs": 1,
         "threads": 1,
     }
     packages = ("numpy", "torch", "dgl")
@@ -137,9 +138,9 @@ class Gnn(worker.Workload):
         if p["task"] in ("train", "inference"):
             self.batch = batches.Batch(self.cache.batch(np.arange(len(self.cache))))
         if p["task"] == "train":
+            weights = copy.deepcopy(self.net.state_dict())
             train.step(self.net, self.batch, self.optimiser, self._options(1))  # makes the optimiser's state
-            self.start = copy.deepcopy(({k: v.clone() for k, v in self.net.state_dict().items()},
-                                        self.optimiser.state_dict()))  # fmt: skip
+            self.start = weights, copy.deepcopy(self.optimiser.state_dict())
 
     def prepare(self) -> None:
         """Every step starts from the same weights, so that all iterations do the same."""
@@ -173,10 +174,9 @@ class Gnn(worker.Workload):
                             p["precision"], allow_slow=True)  # fmt: skip
             self.last = file
         else:
-            run = train.train(self.cache, self.net, self._options(1), self.folder)
-            line = run.epochs[0]
-            result["work"] = line["events"]
-            result["totals"] = {"train_loss": line["train_loss"], "loss": line["loss"]}
+            run = train.train(self.cache, self.net, self._options(p["epochs"]), self.folder)
+            line = run.epochs[-1]
+            result["totals"] = {name: line[name] for name in ("train_loss", "loss", "auc")}
             self.last = None
         return result
 
@@ -184,7 +184,7 @@ class Gnn(worker.Workload):
         import numpy as np
 
         events = len(self.cache)
-        if self.parameters["task"] == "epoch":
+        if self.parameters["task"] == "fit":
             return {"work": events, "digests": {"cache": self.cache.content[:32]}, "totals": {}}
         scores = np.load(self.last) if self.parameters["task"] == "predict" else self.last
         return {
