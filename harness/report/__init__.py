@@ -12,7 +12,7 @@ from harness.report.markdown import markdown
 from harness.report.tables import Material
 from harness.report.terminal import terminal
 
-__all__ = ["Material", "html", "markdown", "terminal", "write"]
+__all__ = ["Material", "html", "markdown", "terminal", "write", "write_index"]
 
 
 def write(folder: Path, entries: list) -> dict:
@@ -31,6 +31,18 @@ def write(folder: Path, entries: list) -> dict:
     for name, text in pages.items():
         replace(folder / name, text)
     return material.summary
+
+
+def write_index(folder: Path) -> Path:
+    """Write index.html over all comparisons below `folder` and return its path.
+
+    Raises ConfigurationError when there are none, OSError.
+    """
+    from harness.report.index import collect, index
+
+    path = Path(folder) / "index.html"
+    replace(path, index(collect(folder)))
+    return path
 
 
 def replace(path: Path, text: str) -> None:

@@ -57,7 +57,7 @@ def html(material: tables.Material) -> str:
 
     figures = {
         "interval": interval_figure(summary),
-        "units": units_figure(summary, rows) if rows else "",
+        "units": units_figure(material, rows) if rows else "",
         "iterations": plots.iterations(series, value, iterations_label(series, summary)),
         "distribution": plots.distribution(series, value, distribution_label(series, value)),
     }
@@ -83,6 +83,7 @@ def html(material: tables.Material) -> str:
         unit_word=words.unit_word(summary),
         metric=words.metric(summary),
         units=ends(rows),
+        limit=material.analysis.limits.get("foreign_cores"),
         clocks=tables.clocks(summary),
         quantiles={
             arm: {name: value(number) for name, number in found.items()} for arm, found in quantiles.items() if found
@@ -96,6 +97,7 @@ def html(material: tables.Material) -> str:
         differences=tables.differences(summary),
         voids=tables.voids(material),
         void_shares=tables.void_shares(summary),
+        checks=tables.checks(summary),
         load=tables.load(summary),
         inputs=tables.inputs(summary),
         environment=tables.environment(summary),
@@ -138,12 +140,14 @@ def interval_figure(summary: dict) -> str:
     return plots.interval(rows, summary["margin"], label, words.ratio_senses(summary))
 
 
-def units_figure(summary: dict, rows: list[dict]) -> str:
+def units_figure(material: tables.Material, rows: list[dict]) -> str:
+    """Units in the order they ran, load beneath."""
+    summary = material.summary
     many = words.unit_word(summary, True)
     counts = {state: sum(row["state"] == state for row in rows) for state in dict.fromkeys(r["state"] for r in rows)}
     told = ", ".join(f"{numbers.count(number)} {state}" for state, number in counts.items())
     label = f"B/A of {len(rows)} {many} in the order they ran ({told}), and the load beside them in cores."
-    limit = summary.get("limit_cores")
+    limit = material.analysis.limits.get("foreign_cores")
     return plots.units(rows, summary["margin"], (summary.get("ratio") or {}).get("estimate"), limit, label)
 
 

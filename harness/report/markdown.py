@@ -63,6 +63,8 @@ def markdown(material: tables.Material) -> str:
             [words.unit_word(summary), "B/A", "order", "state", "other processes (cores)", "steal (cores)"],
             [_unit(row) for row in _ends(rows)],
         )
+    lines += ["## How it was decided, and checks of it", ""]
+    lines += table(["", ""], [[escape(what), escape(found)] for what, found in tables.checks(summary)])
     lines += ["## Arms", ""]
     lines += _side_by_side(tables.arms(material))
     prints = tables.fingerprints(summary)

@@ -238,6 +238,81 @@ def clocks(summary: dict) -> list[dict[str, Any]]:
     return rows
 
 
+STEADY = {
+    "flat": "steady from the start",
+    "warm-up": "steady after a warm-up",
+    "slowdown": "slower in the end than in the beginning",
+    "none": "never steady",
+}
+METHODS = {
+    "fixed": "a number of units fixed beforehand",
+    "looks": "looks at fixed numbers of units, with repeated intervals",
+    "anytime": "a test that may be looked at any time",
+    "deterministic": "three runs, no interval: the metric is deterministic",
+}
+STOPPED = {
+    "complete": "all planned units are kept",
+    "decided": "the verdict was clear at a look",
+    "futility": "no verdict was to be expected any more",
+    "cap": "twice the planned units had run",
+    "voids": "the voids decided",
+    "time": "the time budget was used up",
+}
+
+
+def checks(summary: dict) -> list[tuple[str, str]]:
+    """How it was decided, and what was looked at so that the number can be believed: (what, found)."""
+    rows = []
+    method = summary.get("method")
+    if method:
+        rows.append(("decided by", METHODS.get(method, printable(method))))
+    if summary.get("looks"):
+        rows.append(("looks at", ", ".join(str(look) for look in summary["looks"])))
+    if summary.get("stopped"):
+        rows.append(("stopped because", STOPPED.get(summary["stopped"], printable(summary["stopped"]))))
+    if summary.get("p_worse") is not None:
+        rows.append(("B worse than the margin", f"one-sided {numbers.probability(summary['p_worse'])}"))
+    variance = summary.get("variance") or {}
+    if variance.get("block") is not None:
+        rows.append((f"spread between {words.unit_word(summary, True)}", numbers.percent(variance["block"])))
+    if variance.get("pair") is not None:
+        rows.append(("spread of pairs inside a block", numbers.percent(variance["pair"])))
+    if summary.get("median") is not None:
+        rows.append(("plain median of B/A", numbers.ratio(summary["median"], 4)))
+    order = summary.get("order") or {}
+    position, carry_over = order.get("position"), order.get("carry_over")
+    if position and position.get("ratio") is not None:
+        rows.append(("second slot over first", _tested(position)))
+    if carry_over and carry_over.get("ratio") is not None:
+        weak = " (too few units to see much)" if carry_over.get("little_power") else ""
+        rows.append(("carry-over from one slot to the next", _tested(carry_over) + weak))
+    if order.get("serial") is not None:
+        serial = f"{order['serial']:.2f}".replace("-", numbers.MINUS)
+        rows.append((f"correlation of neighbouring {words.unit_word(summary, True)}", serial))
+    guard = summary.get("guard") or {}
+    if guard.get("p") is not None:
+        rows.append(("load depends on the arm", numbers.probability(guard["p"])))
+    control = summary.get("control") or {}
+    if control.get("p") is not None:
+        units = numbers.plural(control.get("units") or 0, words.unit_word(summary))
+        rows.append(("A differs from itself", f"{numbers.probability(control['p'])} ({units})"))
+    modes = summary.get("modes") or {}
+    if modes.get("split") is not None and modes.get("above"):
+        shares = ", ".join(f"{arm.upper()} {numbers.percent(share)}" for arm, share in sorted(modes["above"].items()))
+        rows.append((f"values above {words.value(summary['metric'], modes['split'])}", shares))
+    for arm, steady in sorted((summary.get("steady") or {}).items()):
+        if steady:
+            text = STEADY.get(steady["class"], printable(steady["class"]))
+            if steady.get("start"):
+                text += f" (from iteration {steady['start']})"
+            rows.append((f"iterations of {arm.upper()}", text))
+    return rows
+
+
+def _tested(effect: dict) -> str:
+    return f"{numbers.ratio(effect['ratio'], 4)}, {numbers.probability(effect.get('p'))}"
+
+
 def load(summary: dict) -> list[tuple[str, str]]:
     """Load around the units, in words."""
     foreign = summary.get("foreign") or {}

@@ -301,6 +301,21 @@ def spoiled(summary: dict) -> list[tuple[str, str]]:
         )
     if summary.get("clock") == "scripted":
         found.append(("The times were scripted by the arms, not measured.", "This is a test of the harness itself."))
+    if (summary.get("guard") or {}).get("load_depends_on_arm"):
+        found.append(
+            (
+                "The load beside it depends on the arm, so nothing was set aside or adjusted for it.",
+                "Look for helpers that an arm starts.",
+            )
+        )
+    above = (summary.get("modes") or {}).get("above") or {}
+    if any(0.05 <= share <= 0.95 for share in above.values()):
+        shares = " and ".join(f"{arm.upper()} in {numbers.percent(share)}" for arm, share in sorted(above.items()))
+        found.append((f"There are two modes; the slower one is taken by {shares} of the slots.", "Look for its cause."))
+    for arm, steady in sorted((summary.get("steady") or {}).items()):
+        if steady and steady.get("class") in ("slowdown", "none"):
+            what = "got slower in its process" if steady["class"] == "slowdown" else "never became steady"
+            found.append((f"{arm.upper()} {what}.", "Look at its iterations; more warm-up may help."))
     for adjusted in summary.get("adjusted") or []:
         found.append((f"Adjusted for {printable(adjusted)}.", "The interval takes this into account."))
     return found

@@ -21,7 +21,13 @@ GOLDEN = DATA / "golden"
 NAMES = sorted(path.stem for path in DATA.glob("*.jsonl"))
 #: whole pages are kept for these; the others share every line of the template with them
 PAGES = ("command", "hostile", "improvement", "voids", "wrong-result")
-SUMMARIES = ("improvement",)
+#: fields of summary.json, schema 1, that other programs may read
+FIELDS = {
+    *("schema", "run", "harness_version", "command", "scenario", "question", "arms", "metric", "unit", "mode", "clock"),
+    *("margin", "alpha", "level", "ratio", "median", "won", "separated", "units", "pairs", "set_aside", "voids"),
+    *("adjusted", "without_setting_aside", "verdict", "exit_code", "predict", "fingerprints", "accuracy", "clocks"),
+    *("foreign", "mde", "seed", "inputs", "environment"),
+}
 
 # The package's functions have the names of these modules.
 html_page = importlib.import_module("harness.report.html")
@@ -46,7 +52,6 @@ def outputs(material):
         "txt": report.terminal(material.summary),
         "md": report.markdown(material),
         "html": without_record(report.html(material)),
-        "json": json.dumps(material.summary, indent=2, ensure_ascii=False) + "\n",
     }
 
 
@@ -54,11 +59,7 @@ def write_golden():
     GOLDEN.mkdir(exist_ok=True)
     for name in NAMES:
         for suffix, text in outputs(report.Material(records.read(DATA / f"{name}.jsonl"))).items():
-            if (
-                suffix in ("txt", "md")
-                or (suffix == "html" and name in PAGES)
-                or (suffix == "json" and name in SUMMARIES)
-            ):
+            if suffix in ("txt", "md") or name in PAGES:
                 (GOLDEN / f"{name}.{suffix}").write_text(text, encoding="utf-8", newline="\n")
 
 
@@ -74,7 +75,7 @@ def test_output_is_the_stored_text(path, materials):
 def test_every_stored_record_has_its_golden_texts():
     kept = {path.name for path in GOLDEN.glob("*")}
     wanted = {f"{name}.{suffix}" for name in NAMES for suffix in ("txt", "md")}
-    assert kept == wanted | {f"{name}.html" for name in PAGES} | {f"{name}.json" for name in SUMMARIES}
+    assert kept == wanted | {f"{name}.html" for name in PAGES}
 
 
 def test_every_verdict_word_and_every_void_kind_has_a_record(materials):
@@ -286,7 +287,22 @@ class Inspector(HTMLParser):
 
     VOID = {"meta", "br", "use", "line", "rect", "circle", "path"}
     TAGS = {
-        *("html", "head", "meta", "title", "style", "body", "main", "header", "nav", "section", "footer", "h1", "h2"),
+        *(
+            "html",
+            "head",
+            "meta",
+            "title",
+            "style",
+            "body",
+            "main",
+            "header",
+            "nav",
+            "section",
+            "footer",
+            "h1",
+            "h2",
+            "h3",
+        ),
         *("p", "strong", "span", "i", "a", "code", "pre", "ul", "li", "dl", "dt", "dd", "div", "details", "summary"),
         *("table", "caption", "thead", "tbody", "tr", "th", "td", "figure", "figcaption"),
         *("svg", "defs", "g", "use", "line", "rect", "circle", "path", "text"),
@@ -402,6 +418,18 @@ def test_write_makes_the_three_files_and_returns_the_summary(tmp_path, materials
     first = {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()}
     report.write(tmp_path / "again", records.read(DATA / "improvement.jsonl"))
     assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == first
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_summary_json_has_every_field_and_only_numbers_that_json_knows(name, tmp_path, materials):
+    report.write(tmp_path, materials[name].entries)
+
+    def refuse(text):
+        raise AssertionError(f"{text} is no JSON")
+
+    found = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"), parse_constant=refuse)
+    assert set(found) >= FIELDS
+    assert found["exit_code"] == gate.EXIT_CODES[found["verdict"]["word"]]
 
 
 def test_a_file_is_replaced_whole_or_left_alone(tmp_path, monkeypatch):

@@ -15,15 +15,17 @@ HERE = Path(__file__).parent
 VOIDS = ("crash", "exit", "killed", "timeout", "protocol", "time", "memory")
 
 MACHINE = {
-    "name_digest": "5d41402abc4b",
-    "system": "Linux",
+    "hostname_hash": "5d41402abc4b",
+    "os": "Debian GNU/Linux 12 (bookworm)",
     "kernel": "6.1.0-18-amd64",
+    "architecture": "x86_64",
     "cpu": "AMD EPYC 7B13",
     "cores": 2,
-    "cores_usable": 2,
-    "ram_bytes": 25_223_634_944,
+    "affinity": [0, 1],
+    "memory_bytes": 25_223_634_944,
     "governor": None,
     "container": "docker",
+    "load_average": [0.2, 0.3, 0.3],
 }
 
 

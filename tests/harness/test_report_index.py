@@ -1,0 +1,165 @@
+"""The page over many comparisons and the course of a scenario."""
+
+import base64
+import hashlib
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import records, report
+from harness.errors import ConfigurationError
+from harness.report import index
+
+DATA = Path(__file__).parents[1] / "data" / "records"
+sys.path.insert(0, str(DATA))
+make = importlib.import_module("make")
+
+
+def comparison(folder, day, base=7.6e-6, ratio=0.8, **changed):
+    """Store one comparison of October 2026."""
+    maker = make.Maker("grouping", "Does it help?", blocks=6, pairs=2)
+    maker.random.seed(day)
+    opening = maker.entries[0]
+    opening.run, opening.created = f"2026-10-{day:02d}", f"2026-10-{day:02d}T10:00:00+00:00"
+    for key, value in changed.items():
+        setattr(opening, key, value)
+    place = folder / "grouping" / opening.run
+    place.mkdir(parents=True)
+    entries = maker.blocks_of(ratio, base=base).end()
+    (place / records.NAME).write_bytes(b"".join(records.encode(entry) + b"\n" for entry in entries))
+
+
+@pytest.fixture
+def course(tmp_path):
+    """Twelve comparisons; both levels rise by 20 % at the eighth, the ratio does not."""
+    for day in range(1, 13):
+        comparison(tmp_path, day, base=7.6e-6 * (1.2 if day >= 8 else 1))
+    return tmp_path
+
+
+def test_rows_are_in_the_order_of_time_whatever_the_folders_are_called(tmp_path):
+    for day, name in ((3, "a"), (1, "b"), (2, "c")):
+        comparison(tmp_path / name, day)
+    rows = index.collect(tmp_path)
+    assert [row["place"] for row in rows] == ["b/grouping/2026-10-01", "c/grouping/2026-10-02", "a/grouping/2026-10-03"]
+
+
+def test_a_record_that_cannot_be_read_is_a_row_that_says_so(tmp_path):
+    comparison(tmp_path, 1)
+    broken = tmp_path / "grouping" / "broken"
+    broken.mkdir()
+    (broken / records.NAME).write_text("{}\n")
+    rows = index.collect(tmp_path)
+    assert [row["fault"] is not None for row in rows] == [True, False]
+    assert "line 1" in rows[0]["fault"]
+    assert "cannot be read" in index.index(rows)
+
+
+def test_a_folder_without_records_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"expected a folder with comparisons \(records.jsonl\), found none"):
+        index.collect(tmp_path)
+
+
+def test_levels_that_move_together_are_told_and_the_ratio_is_not(course):
+    (series,) = index.histories(index.collect(course))
+    assert series["levels"] == {"a": [7], "b": [7]}
+    assert len(series["points"]) == 12
+
+
+@pytest.mark.parametrize("changed", ["machine", "inputs", "parameters"])
+def test_series_never_reach_across_machines_inputs_or_parameters(tmp_path, changed):
+    comparison(tmp_path, 1)
+    comparison(tmp_path, 2)
+    if changed == "machine":
+        comparison(tmp_path, 3, machine=make.MACHINE | {"hostname_hash": "other"})
+    else:
+        comparison(tmp_path, 3)
+        path = tmp_path / "grouping" / "2026-10-03" / records.NAME
+        old, new = {
+            "inputs": ("b1946ac92492d2347c6235b4d2611184", "0000000000"),
+            "parameters": (
+                '"parameters":{"frames_per_group":4},"command"',
+                '"parameters":{"frames_per_group":8},"command"',
+            ),
+        }[changed]
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+    assert sorted(len(one["points"]) for one in index.histories(index.collect(tmp_path))) == [1, 2]
+
+
+def test_a_comparison_that_does_not_count_is_listed_but_in_no_series(tmp_path):
+    comparison(tmp_path, 1)
+    wrong = tmp_path / "fused"
+    wrong.mkdir()
+    (wrong / records.NAME).write_bytes((DATA / "wrong-result.jsonl").read_bytes())
+    rows = index.collect(tmp_path)
+    assert {row["word"] for row in rows} == {"improvement", "wrong-result"}
+    assert [one["scenario"] for one in index.histories(rows)] == ["grouping"]
+    assert "does not count" in index.index(rows)
+
+
+@pytest.mark.parametrize(
+    ("levels", "found"),
+    [
+        ([1.0] * 20, []),
+        ([1.0, 1.001, 0.999, 1.002] * 2 + [1.3, 1.301, 1.299, 1.302] * 2, [8]),
+        ([1.0] * 4 + [2.0] * 3, []),  # too short
+        ([1.0] * 6 + [None] + [2.0] * 6, []),
+    ],
+)
+def test_a_level_has_change_points_where_it_moved_and_only_there(levels, found):
+    assert index.changes(levels) == found
+
+
+def test_page_runs_only_its_own_script_and_links_to_the_reports(course):
+    page = index.index(index.collect(course))
+    script = re.search(r"<script>(.*)</script>", page, re.S)[1]
+    allowed = re.search(r"script-src 'sha256-([^']+)'", page)[1]
+    assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() == allowed.replace("&#43;", "+")
+    assert 'href="grouping/2026-10-01/report.html"' in page
+    assert page.count("<script") == 1
+    assert "http://" not in page
+    assert "https://" not in page
+
+
+def test_page_of_a_hostile_record_holds_no_script_but_its_own(tmp_path):
+    place = tmp_path / '"><script>'
+    place.mkdir()
+    (place / records.NAME).write_bytes((DATA / "hostile.jsonl").read_bytes())
+    page = index.index(index.collect(tmp_path))
+    assert page.count("<script") == 1
+    assert "<img" not in page
+    assert 'href="%22%3E%3Cscript%3E/report.html"' in page
+
+
+def test_same_records_give_the_same_page(course):
+    assert index.index(index.collect(course)) == index.index(index.collect(course))
+
+
+def test_history_on_the_terminal_is_the_stored_text(course):
+    text = index.history(index.collect(course), "grouping").splitlines()
+    assert len(text) == 2 + 12
+    assert [*text[:3], text[9]] == HISTORY.strip("\n").splitlines()
+
+
+HISTORY = """
+grouping: grouped (B) against per-frame (A), CPU time per pixel
+  AMD EPYC 7B13 5d41402abc4b
+  2026-10-01T10:00    0.800  0.795 to 0.806     improvement  A 7.62 µs   B 6.07 µs   8727eed0c1
+  2026-10-08T10:00   0.8002  0.7949 to 0.8038   improvement  A 9.12 µs   B 7.31 µs   8727eed0c1 * level of A and B moved
+"""
+
+
+def test_history_of_an_unknown_scenario_names_those_that_there_are(course):
+    with pytest.raises(ConfigurationError, match="expected one of grouping, found 'groping'"):
+        index.history(index.collect(course), "groping")
+
+
+def test_write_leaves_an_index_beside_the_comparisons(course):
+    path = report.write_index(course)
+    assert path == course / "index.html"
+    assert path.read_text(encoding="utf-8") == index.index(index.collect(course))
