@@ -214,19 +214,26 @@ def show(name, parameters, settings, reports) -> None:
 
 
 @cli.command()
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("runs", metavar="[RUN...]", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the summary.")
 @click.option("--quiet", is_flag=True, help="Print the verdict line alone.")
+@click.option(
+    "--index",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Write index.html over all comparisons below this folder.",
+)
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     help="Write the pages here instead of beside the record (one RUN only).",
 )
-def report(runs, as_json, quiet, output) -> None:
+def report(runs, as_json, quiet, index, output) -> None:
     """Render html, md and json again from records; the verdict is that of the record, on any machine."""
     from harness import records
     from harness import report as reporting
 
+    if not runs and index is None:
+        raise ConfigurationError(sentence("harness report", "a RUN or --index DIR", "neither", "see harness report -h"))
     if output is not None and len(runs) > 1:
         raise ConfigurationError(sentence("--output", "one RUN", f"{len(runs)}", "render them one by one"))
     worst = 0
@@ -241,7 +248,20 @@ def report(runs, as_json, quiet, output) -> None:
             click.echo(reporting.terminal(summary, colour=_colour()), nl=False)
             click.echo(f"report: {_relative((output or folder) / 'report.html')}")
         worst = _worst(worst, summary["exit_code"])
+    if index is not None:
+        click.echo(f"index: {_relative(reporting.write_index(index))}")
     click.get_current_context().exit(worst)
+
+
+@cli.command()
+@click.argument("scenario", required=False)
+@_reports_option
+def history(scenario, reports) -> None:
+    """Show the course of a scenario's ratio and levels over its comparisons; all scenarios without a name."""
+    from harness.report.index import collect
+    from harness.report.index import history as course
+
+    click.echo(course(collect(reports or _root() / "reports"), scenario), nl=False)
 
 
 @cli.command()
