@@ -20,21 +20,22 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness import load, protocol
-from harness.errors import ConfigurationError, HarnessError, UnfitError, sentence
+from harness.errors import ConfigurationError, UnfitError, sentence
 
 #: bytes of each stream that are kept, from its end
 STDERR_KEPT = 32 << 10
 STDOUT_KEPT = 1 << 20
-#: seconds between SIGTERM and SIGKILL
-GRACE = 0.5
-#: seconds that py-spy may take for one process
-STACK_PATIENCE = 15.0
+#: seconds between SIGTERM and SIGKILL; and until a process that even SIGKILL does not end is left to the guard
+GRACE, RESIGNATION = 0.5, 30.0
+#: seconds that py-spy may take for one process, and for all of an arm; bytes of stacks that are kept
+STACK_PATIENCE, STACKS_PATIENCE, STACKS_KEPT = 15.0, 45.0, 256 << 10
 #: a time-out from a pilot: so many times the longest time seen, but never under so many seconds
 PATIENCE_FACTOR, PATIENCE_LEAST = 20.0, 10.0
 _RLIMIT_LOCKS = 10  # asm-generic; not in Python's resource module
@@ -44,7 +45,7 @@ _LINUX = sys.platform == "linux"
 _ON_MEMORY = (b"MemoryError", b"bad_alloc", b"Cannot allocate memory", b"ut of memory", b"ENOMEM")
 
 
-class VoidSlot(HarnessError):
+class VoidSlot(Exception):
     """A slot that gave no measurement; its fields are those of records.Void.
 
     Attributes
@@ -148,6 +149,8 @@ def _become_parent() -> None:
     global _family, _guard
     if _family is not None and _family[0] == os.getpid():
         return
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited from a careless parent; exits would be lost
     _family = (os.getpid(), 1 << 62 | int.from_bytes(os.urandom(5), "big") << 22)
     if not _LINUX:
         return
@@ -584,38 +587,40 @@ class ArmProcess:
             self._pidfd = None
 
     def _end_tree(self) -> int:
-        """Signals and reaps until no process carries the mark; how many descendants had to be ended."""
+        """Signal and reap until nothing of the tree is left; how many living descendants there were."""
         begin = time.perf_counter()
         known: set[tuple[int, int]] = set()
         descendants: set[int] = set()
         signalled: set[int] = set()
         pause = 0.0005
         while True:
-            alive = self._reap_and_list(known)
-            if not alive:
-                return len(descendants)
+            found = self._reap_dead(self._tree(known))
+            known.update((process.pid, process.start) for process in found)
+            alive = [process.pid for process in found if process.state not in "ZX"]
             descendants.update(pid for pid in alive if pid != self.pid)
-            kill = time.perf_counter() - begin > GRACE
+            passed = time.perf_counter() - begin
+            # the dead that are left are still their parent's to reap, and come to the harness when it has died too
+            if not found or passed > RESIGNATION:
+                return len(descendants)
             for pid in alive:
-                if kill or pid not in signalled:
+                if passed > GRACE or pid not in signalled:
                     signalled.add(pid)
                     with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.kill(pid, signal.SIGKILL if kill else signal.SIGTERM)
+                        os.kill(pid, signal.SIGKILL if passed > GRACE else signal.SIGTERM)
                         os.kill(pid, signal.SIGCONT)  # a stopped process takes its SIGTERM only when continued
             self._drain_quickly()
             time.sleep(pause)
             pause = min(2 * pause, 0.02)
 
-    def _reap_and_list(self, known: set[tuple[int, int]]) -> list[int]:
-        """The living processes of the tree, with those that were `known` before; the dead that are ours are reaped."""
-        alive = []
-        for process in self._tree(known):
-            known.add((process.pid, process.start))
-            if process.state not in "ZX":
-                alive.append(process.pid)
-            elif process.parent == os.getpid():
+    def _reap_dead(self, found: list[load.Process]) -> list[load.Process]:
+        """Reap the dead that are the harness's to reap; the other processes."""
+        left = []
+        for process in found:
+            if process.state in "ZX" and process.parent == os.getpid():
                 self._reap(process.pid)
-        return alive
+            else:
+                left.append(process)
+        return left
 
     def _reap(self, pid: int) -> None:
         if pid == self.pid:
@@ -704,7 +709,9 @@ class ArmProcess:
 
     def stacks(self) -> str:
         """The stacks of every thread of every process of the tree, by py-spy where it can."""
-        return "\n".join(_stacks_of(pid) for pid in self.tree())
+        end = time.perf_counter() + STACKS_PATIENCE
+        text = "\n".join(_stacks_of(pid, end) for pid in self.tree())
+        return text if len(text) <= STACKS_KEPT else text[:STACKS_KEPT] + "\n… (shortened)\n"
 
     def stderr_tail(self) -> str:
         """The end of what the arm wrote on standard error so far."""
@@ -810,18 +817,25 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _stacks_of(pid: int) -> str:
-    """Stacks of one process: py-spy with native frames, py-spy without, else a sentence and the kernel's view."""
+def _stacks_of(pid: int, end: float) -> str:
+    """Stacks of one process: py-spy with native frames, py-spy without, else a sentence and the kernel's view.
+
+    `end` is when to stop asking py-spy, on the performance counter.
+    """
     program = _py_spy()
     said = "py-spy is not installed"
     if program is not None:
         for words in (["--native"], []):
+            left = end - time.perf_counter()
+            if left <= 0:
+                said = "no time was left for it"
+                break
             try:
                 done = subprocess.run(
                     [program, "dump", *words, "--pid", str(pid)],
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
-                    timeout=STACK_PATIENCE,
+                    timeout=min(STACK_PATIENCE, left),
                 )
             except (OSError, subprocess.TimeoutExpired) as error:
                 said = str(error)

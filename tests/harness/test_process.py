@@ -1,6 +1,7 @@
 """One arm process: exchanges, ends, hangs, and that nothing of its tree is left."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -433,6 +434,37 @@ def test_without_its_guard_a_killed_harness_would_leave_its_arms():
     for pid in left:
         os.kill(pid, 9)
     assert left == pids
+
+
+def test_a_harness_that_was_started_with_its_childrens_ends_ignored_still_learns_of_them():
+    text = (
+        "from harness.process import ArmProcess\n"
+        "with ArmProcess(['sh', '-c', 'sleep 0.1'], cwd='/', environment={}, speaks_protocol=False) as p:\n"
+        "    print(p.wait(30).exit_code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def zombies():
+    return {p.pid for p in load.processes() if p.parent == os.getpid() and p.state == "Z"}
+
+
+def test_nothing_dead_or_alive_is_left_of_a_tree_that_is_ended_while_it_forks():
+    forks = "import os, time\nwhile os.fork(): time.sleep(0.001)\ntime.sleep(0.05)"
+    before = zombies()
+    for _ in range(3):
+        with command([sys.executable, "-S", "-c", forks]) as process:
+            while len(process.tree()) < 10:
+                time.sleep(0.01)
+        assert process.tree() == []
+    assert zombies() <= before
 
 
 def test_a_pilot_makes_a_hang_known_sooner():
