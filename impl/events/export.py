@@ -108,9 +108,10 @@ def from_dgl(path, output, overwrite: bool = False) -> cache.Cache:
     expected = cache.kernel.edge_index(columns["node_off"], header["self_loops"])
     if not (np.array_equal(src, expected[0]) and np.array_equal(dst, expected[1])):
         raise CacheError(path, "fully connected events in source-major order", "other edges", "")
+    eta, phi = header["node_features"].index("eta"), header["node_features"].index("phi")
+    expected = cache.kernel.edge_features(columns["node_x"], columns["node_off"], eta, phi, header["self_loops"])
+    if expected.tobytes() != edge_x.tobytes():
+        raise CacheError(path, "the edge features of its nodes", "others", "")
     for name, dtype in header.pop("dtypes").items():
         columns[name] = _restored(columns[name], dtype)
-    made = cache.write(output, columns, overwrite=overwrite, **header)
-    if made.all_edge_features().tobytes() != edge_x.tobytes():
-        raise CacheError(path, "the edge features of its nodes", "others", "")
-    return made
+    return cache.write(output, columns, overwrite=overwrite, **header)

@@ -351,16 +351,22 @@ class _Assembler:
             writer.abandon()
 
 
-def _quiet_worker() -> None:
-    """An interrupt belongs to the parent, which then ends the workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextlib.contextmanager
+def _interrupts_wait():
+    """Hold an interrupt back while workers start: they inherit that, and the interrupt belongs to the parent alone.
+
+    Otherwise a worker that is still starting, or gets only half of its orders, ends with a traceback.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def default_executor(workers: int) -> concurrent.futures.ProcessPoolExecutor:
     """Fresh processes, started by spawn: nothing of the parent, no open file, no lock, crosses over."""
-    return concurrent.futures.ProcessPoolExecutor(
-        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_quiet_worker
-    )
+    return concurrent.futures.ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
 def _in_workers(plan: _Plan, workers: int, writing, assembler, executor, progress) -> Report:
@@ -370,7 +376,8 @@ def _in_workers(plan: _Plan, workers: int, writing, assembler, executor, progres
     executor = executor or default_executor(min(workers, max(len(shares), 1)))
     futures = []
     try:
-        futures = [executor.submit(prepare_share, plan.job, share) for share in shares]
+        with _interrupts_wait():
+            futures = [executor.submit(prepare_share, plan.job, share) for share in shares]
         _watch(futures, shares, plan.events, progress)
         for share, future in zip(shares, futures, strict=True):  # the first failure in source order is the one told
             result = future.result()
@@ -477,8 +484,9 @@ def probe(plan: _Plan, folder: Path, edge_features: bool) -> Estimate:
         return Estimate(plan.events, share / events, merge / events, 0.3)
     start = -time.perf_counter()
     with default_executor(1) as executor:
-        executor.submit(os.getpid).result()
-        executor.submit(_loaded).result()
+        with _interrupts_wait():
+            future = executor.submit(_loaded)
+        future.result()
     start += time.perf_counter()
     return Estimate(plan.events, share / events, merge / events, start)
 
