@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from harness import records, report
+from harness.cli import cli
 from harness.errors import ConfigurationError
 from harness.report import index
 
@@ -163,3 +165,18 @@ def test_write_leaves_an_index_beside_the_comparisons(course):
     path = report.write_index(course)
     assert path == course / "index.html"
     assert path.read_text(encoding="utf-8") == index.index(index.collect(course))
+
+
+def test_command_line_writes_the_index_and_tells_the_course(course):
+    run = CliRunner().invoke
+    done = run(cli, ["report", "--index", str(course)])
+    assert (done.exit_code, done.output) == (0, f"index: {course / 'index.html'}\n")
+    done = run(cli, ["history", "grouping", "--reports", str(course)])
+    assert (done.exit_code, done.output) == (0, index.history(index.collect(course), "grouping"))
+    done = run(cli, ["history", "groping", "--reports", str(course)])
+    assert (done.exit_code, done.output) == (2, "harness: history: expected one of grouping, found 'groping'\n")
+    done = run(cli, ["report"])
+    assert done.exit_code == 2
+    assert (
+        done.output == "harness: harness report: expected a RUN or --index DIR, found neither; see harness report -h\n"
+    )

@@ -1,0 +1,64 @@
+"""Pages in headless Chromium: no error on the console, no request, no dialog; skipped where there is no Chromium."""
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import records, report
+from harness.report import index
+
+DATA = Path(__file__).parents[1] / "data" / "records"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+sys.path.insert(0, str(DATA))
+make = importlib.import_module("make")
+
+
+def browse(page, folder, *options):
+    """The page as the browser has it after loading, and what it said on its console."""
+    done = subprocess.run(
+        [
+            CHROMIUM,
+            *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"),
+            *("--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=3000"),
+            *(*options, "--dump-dom", page.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"HOME": str(folder)},
+    )
+    assert done.returncode == 0
+    return done.stdout, re.findall(r"CONSOLE.*?\] \"(.*)\", source", done.stderr)
+
+
+def test_hostile_page_is_quiet_and_whole(tmp_path):
+    report.write(tmp_path, records.read(DATA / "hostile.jsonl"))
+    dom, console = browse(tmp_path / "report.html", tmp_path)
+    assert console == []
+    assert dom.count("<script") == 0
+    assert "Repeat it" in dom
+
+
+def test_the_console_is_heard(tmp_path):
+    page = tmp_path / "noisy.html"
+    page.write_text("<!DOCTYPE html><script>console.error('heard')</script>")
+    assert browse(page, tmp_path)[1] == ["heard"]
+
+
+def test_index_script_runs_under_its_policy(tmp_path):
+    for name in ("improvement", "regression", "hostile"):
+        place = tmp_path / "reports" / name
+        place.mkdir(parents=True)
+        (place / records.NAME).write_bytes((DATA / f"{name}.jsonl").read_bytes())
+    dom, console = browse(report.write_index(tmp_path / "reports"), tmp_path)
+    assert console == []
+    assert "3 of 3" in dom
+    assert dom.count('<button type="button">') == 13
+    assert len(index.collect(tmp_path)) == 3

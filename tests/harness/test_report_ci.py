@@ -1,0 +1,113 @@
+"""What a CI job shows of comparisons: JUnit XML, GitHub annotations, a comment in Markdown."""
+
+import importlib
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from harness import records, report
+from harness.report import github
+
+junit = importlib.import_module("harness.report.junit")
+DATA = Path(__file__).parents[1] / "data" / "records"
+NAMES = sorted(path.stem for path in DATA.glob("*.jsonl"))
+#: attributes and children of a JUnit file that its readers know
+KNOWN = {
+    "testsuites": ({"name", "tests", "failures", "errors"}, {"testsuite"}),
+    "testsuite": ({"name", "tests", "failures", "errors", "skipped"}, {"testcase"}),
+    "testcase": ({"name", "classname"}, {"failure", "error", "skipped", "system-out"}),
+    "failure": ({"type", "message"}, set()),
+    "error": ({"type", "message"}, set()),
+    "skipped": ({"message"}, set()),
+    "system-out": (set(), set()),
+}
+
+
+@pytest.fixture(scope="module")
+def summaries():
+    return {name: report.Material(records.read(DATA / f"{name}.jsonl")).summary for name in NAMES}
+
+
+def check(element):
+    attributes, children = KNOWN[element.tag]
+    assert set(element.attrib) <= attributes
+    for child in element:
+        assert child.tag in children
+        check(child)
+
+
+@pytest.mark.parametrize("undecided", ["skipped", "failure"])
+def test_junit_counts_what_it_holds_and_uses_only_known_elements(undecided, summaries):
+    chosen = list(summaries.values())
+    root = ElementTree.fromstring(junit.junit(chosen, undecided))
+    check(root)
+    suite = root.find("testsuite")
+    codes = [summary["exit_code"] for summary in chosen]
+    fails = codes.count(1) + (codes.count(3) if undecided == "failure" else 0)
+    for element in (root, suite):
+        assert element.get("tests") == str(len(chosen)) == str(len(suite.findall("testcase")))
+        assert element.get("failures") == str(fails) == str(len(suite.findall("testcase/failure")))
+        assert element.get("errors") == str(codes.count(4)) == str(len(suite.findall("testcase/error")))
+    assert suite.get("skipped") == str(codes.count(3) if undecided == "skipped" else 0)
+
+
+def test_junit_of_a_failure_is_the_stored_text(summaries):
+    assert junit.junit([summaries["wrong-result"]]) == (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        '<testsuites tests="1" failures="1" errors="0">\n'
+        '<testsuite name="harness" tests="1" failures="1" errors="0" skipped="0">\n'
+        '<testcase classname="harness.fused" name="fused against separate">\n'
+        '<failure type="wrong-result" message="wrong-result: arm B \'fused\', block 0, warm: digest map d00d1e differs '
+        "from 3f1a9e (and 3 more)\">B 'fused' and A 'separate' do not produce the same result, so their times do not "
+        "count. arm B 'fused', block 0, warm: digest map d00d1e differs from 3f1a9e (and 3 more)</failure>\n"
+        "<system-out>verdict: wrong-result: B 'fused' and A 'separate' do not produce the same result, so their times "
+        "do not count.\nblocks: 1 of 8 planned are kept, 4 pairs in each\n"
+        "B/A: 0.701, no interval (CPU time per pixel); it does not count\n"
+        "wall time: 0.701, no interval; it does not count\nmedians: A 7.43 µs, B 5.21 µs\n"
+        "other load: 0.05 cores in the median, 0.05 in the worst block (proc+children)\n"
+        "outputs: DIFFER (policy exact)\n"
+        "spoiled by: Only 1 of 8 blocks count. Go on with it, or measure again.</system-out>\n"
+        "</testcase>\n</testsuite>\n</testsuites>\n"
+    )
+
+
+def test_junit_of_a_hostile_record_is_well_formed(summaries):
+    root = ElementTree.fromstring(junit.junit([summaries["hostile"]]))
+    assert root.find("testsuite/testcase").get("classname") == 'harness."><script>alert(1)</script>'
+
+
+def test_junit_refuses_an_unknown_policy():
+    with pytest.raises(ValueError, match="expected 'skipped' or 'failure', found 'pass'"):
+        junit.junit([], "pass")
+
+
+def test_annotations_have_the_documented_form_on_one_line_each(summaries):
+    text = github.annotations(list(summaries.values()))
+    lines = text.splitlines()
+    assert len(lines) == len(summaries)
+    for line, summary in zip(lines, summaries.values()):
+        level, title, message = re.fullmatch(r"::(notice|warning|error) title=([^,:]*)::(.*)", line).groups()
+        assert level == {0: "notice", 3: "warning"}.get(summary["exit_code"], "error")
+        assert title.endswith(f"%3A {summary['verdict']['word']}")
+        assert re.search(r"%(?!25|0A|0D)", message) is None
+
+
+def test_annotation_of_a_regression_is_the_stored_text(summaries):
+    assert github.annotations([summaries["regression"]]) == (
+        "::error title=grouping%3A regression::B 'grouped' is slower: it takes 11.8 %25 more (between 11.4 %25 and "
+        "12.3 %25 more) CPU time per pixel than A 'per-frame'. (B/A = 1.1179, between 1.1137 and 1.1225 (95 %25): all "
+        "of it above the margin at 1.02)\n"
+    )
+
+
+def test_comment_begins_with_its_marker_and_the_failures(summaries):
+    text = github.comment([summaries["improvement"], summaries["unfit"], summaries["regression"]], 1)
+    lines = text.splitlines()
+    assert lines[:3] == [github.MARKER, "## harness gate: fail", ""]
+    assert lines[3].startswith("**grouping: regression** — B 'grouped' is slower")
+    assert lines[7].startswith("**grouping: unfit** — This comparison says nothing")
+    rows = [line.split(" | ")[2:4] for line in lines if line.startswith("| grouping")]
+    assert rows == [["regression", "1.1179"], ["unfit", "does not count"], ["improvement", "0.8091"]]
+    assert text.count("<") == 1
