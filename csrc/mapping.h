@@ -44,7 +44,21 @@ enum mapping_status {
 
 enum mapping_subdivision {
     MAPPING_CORNER_PASSING, /* a cell hands its corners to its children: 5 (19) new nodes a split */
-    MAPPING_CORNER_CACHE    /* nodes in a dense stamped cache up to depth 3, recomputed beyond */
+    MAPPING_CORNER_CACHE,   /* nodes in a dense stamped cache up to depth 3, recomputed beyond */
+    MAPPING_FLAT            /* every node of a row of pixels, pixels as lanes, up to depth 5 (continuous: 3); else passing */
+};
+
+enum mapping_accumulate {
+    MAPPING_ACCUMULATE_AUTO, /* bitmap where a touched chunk gets at least 1500 events */
+    MAPPING_RADIX,           /* events sorted by voxel */
+    MAPPING_BITMAP           /* a voxel's record found by counting bits */
+};
+
+enum mapping_instructions { MAPPING_BEST, MAPPING_PLAIN, MAPPING_AVX2, MAPPING_AVX512 };
+
+enum mapping_order {
+    MAPPING_BRICKS,   /* as above */
+    MAPPING_FLAT_RUNS /* frame, row, column over the whole tile; a unit is 16384 >> depth samples unless work_block says */
 };
 
 enum mapping_precheck {
@@ -66,6 +80,11 @@ typedef struct {
     int32_t subdivision; /* enum mapping_subdivision */
     int32_t threads;     /* 1..256 */
     int32_t precheck;    /* enum mapping_precheck */
+    int32_t filter;      /* flat: 1 decides voxels in float where that is certain, 0 always in double */
+    int32_t accumulate;  /* enum mapping_accumulate */
+    int32_t instructions; /* enum mapping_instructions: MAPPING_BEST is what the machine has */
+    int32_t order;       /* enum mapping_order: the only one here that moves sums' last bits */
+    int32_t count_blocks; /* 1: count block_records, which costs a sort of every unit */
     int64_t work_block;  /* samples that a thread claims at once; 0: a brick */
     int64_t budget;      /* bytes of working memory */
 } mapping_options;
@@ -86,10 +105,16 @@ typedef struct {
     int64_t samples;      /* pixels x frames seen */
     int64_t valid;        /* admitted */
     int64_t evaluations;  /* coordinates evaluated */
-    int64_t leaves;       /* leaves inside the grid */
+    int64_t leaves;       /* leaves inside the grid; the flat lattice does not count them */
     int64_t leaves_max;   /* most leaves of one sample */
+    int64_t fallbacks;    /* evaluations that the filter could not decide and that were repeated in double */
+    int64_t boxes_missed; /* bricks' frames that left their estimated box and were mapped by corner passing */
     int64_t events;       /* distinct (sample, voxel) pairs */
     int64_t records;      /* records of the result */
+    int64_t blocks;       /* work units */
+    int64_t block_records; /* distinct (unit, voxel) pairs, where options.count_blocks asks for it */
+    int64_t pages;        /* chunks touched, or parts of chunks where they are large */
+    int64_t bitmap;       /* 1: the sums were found by the bitmap */
     int64_t bytes;        /* working memory that the context holds */
 } mapping_counters;
 
@@ -103,6 +128,8 @@ int mapping_run(mapping_context *context, const mapping_options *options, const 
 /* Writes the records of the last run, ascending in (chunk, local), into arrays of that many entries. */
 int mapping_fetch(mapping_context *context, uint32_t *chunk, uint32_t *local, double *sum_intensity,
                   double *sum_variance, double *sum_weight, uint32_t *contributors);
+/* The instruction set that MAPPING_BEST stands for here: an enum mapping_instructions. */
+int mapping_best_instructions(void);
 /* Counters of the last run. */
 void mapping_count(const mapping_context *context, mapping_counters *counters);
 /* Bytes that the precheck reserves for one sample; 0 for a depth outside 0..8. */

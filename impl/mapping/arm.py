@@ -3,6 +3,7 @@
 An iteration maps every tile once; inputs are read and corrected in set-up. Units are pixels x frames, work is records.
 """
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -32,6 +33,11 @@ class Mapping(worker.Workload):
         "work_block": 0,
         "budget": 1 << 30,
         "precheck": "records",
+        "filter": True,
+        "accumulate": "auto",
+        "instructions": "best",
+        "order": "bricks",
+        "count_blocks": False,
         "seed": 0,
     }
 
@@ -41,8 +47,11 @@ class Mapping(worker.Workload):
         worker.choice(where + "source", parameters["source"], ("ruby", "synthetic"))
         worker.choice(where + "panel", parameters["panel"], ("ff1", "ff2"))
         worker.choice(where + "exposure", parameters["exposure"], ("stationary", "continuous"))
-        worker.choice(where + "subdivision", parameters["subdivision"], ("corner-passing", "corner-cache"))
+        worker.choice(where + "subdivision", parameters["subdivision"], ("corner-passing", "corner-cache", "flat"))
         worker.choice(where + "precheck", parameters["precheck"], ("records", "leaves"))
+        worker.choice(where + "accumulate", parameters["accumulate"], ("auto", "radix", "bitmap"))
+        worker.choice(where + "instructions", parameters["instructions"], ("best", "plain", "avx2", "avx512"))
+        worker.choice(where + "order", parameters["order"], ("bricks", "flat-runs"))
         limits = {
             "frames": (1, 1440 if parameters["source"] == "ruby" else 3600),
             "tile": (1, 3072),
@@ -83,8 +92,7 @@ class Mapping(worker.Workload):
         from impl.mapping.pipeline import prepare
 
         p = self.parameters
-        fields = ("depth", "subdivision", "threads", "work_block", "budget", "precheck")
-        options = Options(**{name: p[name] for name in fields})
+        options = Options(**{field.name: p[field.name] for field in dataclasses.fields(Options)})
         try:
             if p["source"] == "ruby":
                 scan = sources.ruby(p["data"], p["panel"], p["tile"], p["tiles"] or 8, p["frames"])
@@ -112,10 +120,15 @@ class Mapping(worker.Workload):
         from impl.mapping.pipeline import map_calls
 
         try:
-            self.batches = map_calls(self.kernel, self.calls)
+            self.batches, counters = map_calls(self.kernel, self.calls)
         except MappingError as error:
             raise self._fault(error) from None
-        return {"units": self.units, "work": sum(map(len, self.batches)), "totals": self._totals()}
+        return {
+            "units": self.units,
+            "work": sum(map(len, self.batches)),
+            "counters": counters,
+            "totals": self._totals(),
+        }
 
     def _totals(self):
         names = {"sumI": "sum_intensity", "sumV": "sum_variance", "sumW": "sum_weight"}

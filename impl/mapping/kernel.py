@@ -12,9 +12,24 @@ from impl.mapping.records import Records
 
 _ffi, _lib = _native.ffi, _native.lib
 
-SUBDIVISIONS = {"corner-passing": _lib.MAPPING_CORNER_PASSING, "corner-cache": _lib.MAPPING_CORNER_CACHE}
+SUBDIVISIONS = {
+    "corner-passing": _lib.MAPPING_CORNER_PASSING,
+    "corner-cache": _lib.MAPPING_CORNER_CACHE,
+    "flat": _lib.MAPPING_FLAT,
+}
+ACCUMULATES = {"auto": _lib.MAPPING_ACCUMULATE_AUTO, "radix": _lib.MAPPING_RADIX, "bitmap": _lib.MAPPING_BITMAP}
+INSTRUCTIONS = {
+    "best": _lib.MAPPING_BEST,
+    "plain": _lib.MAPPING_PLAIN,
+    "avx2": _lib.MAPPING_AVX2,
+    "avx512": _lib.MAPPING_AVX512,
+}
+ORDERS = {"bricks": _lib.MAPPING_BRICKS, "flat-runs": _lib.MAPPING_FLAT_RUNS}
 PRECHECKS = {"records": _lib.MAPPING_PRECHECK_RECORDS, "leaves": _lib.MAPPING_PRECHECK_LEAVES}
-COUNTERS = ("samples", "valid", "evaluations", "leaves", "leaves_max", "events", "records", "bytes")
+COUNTERS = (
+    "samples", "valid", "evaluations", "leaves", "leaves_max", "fallbacks", "boxes_missed", "events", "records",
+    "blocks", "block_records", "pages", "bitmap", "bytes",
+)  # fmt: skip
 MAX_DEPTH = 8
 
 
@@ -24,16 +39,21 @@ class MappingError(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """How to map; only `depth` changes what comes out.
+    """How to map; only `depth` changes what comes out, and `order` the last bits of the sums.
 
     Attributes
     ----------
     depth : int          subdivision depth, 0..8
-    subdivision : str    'corner-passing' or 'corner-cache': how a cell comes by its corners
+    subdivision : str    'corner-passing', 'corner-cache' or 'flat': how a cell comes by its corners
     threads : int        1..256
     work_block : int     samples that a thread claims at once; 0: a brick of 64 x 64 pixels x the frames
     budget : int         bytes of working memory
     precheck : str       'records' (reserves 4 records a sample) or 'leaves' (the worst case)
+    filter : bool        flat: decide voxels in float where that is certain
+    accumulate : str     'radix' sorts events by voxel, 'bitmap' finds records by counting bits, 'auto' chooses
+    instructions : str   'best' of what this machine has, or 'plain', 'avx2', 'avx512'
+    order : str          'bricks', or 'flat-runs': frame, row, column over the whole tile
+    count_blocks : bool  count block_records: distinct (work unit, voxel) pairs
     """
 
     depth: int = 2
@@ -42,9 +62,21 @@ class Options:
     work_block: int = 0
     budget: int = 1 << 30
     precheck: str = "records"
+    filter: bool = True
+    accumulate: str = "auto"
+    instructions: str = "best"
+    order: str = "bricks"
+    count_blocks: bool = False
 
     def __post_init__(self):
-        for name, allowed in (("subdivision", SUBDIVISIONS), ("precheck", PRECHECKS)):
+        choices = {
+            "subdivision": SUBDIVISIONS,
+            "precheck": PRECHECKS,
+            "accumulate": ACCUMULATES,
+            "instructions": INSTRUCTIONS,
+            "order": ORDERS,
+        }
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}: expected one of {', '.join(allowed)}, found '{getattr(self, name)}'")
         for name, low, high in (
@@ -96,6 +128,11 @@ class Kernel:
                 "precheck": PRECHECKS[options.precheck],
                 "work_block": options.work_block,
                 "budget": options.budget,
+                "filter": int(options.filter),
+                "accumulate": ACCUMULATES[options.accumulate],
+                "instructions": INSTRUCTIONS[options.instructions],
+                "order": ORDERS[options.order],
+                "count_blocks": int(options.count_blocks),
             },
         )
         self._grid = _ffi.new(

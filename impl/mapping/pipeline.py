@@ -10,6 +10,9 @@ from impl.mapping.kernel import Kernel, MappingError, Options, bytes_per_sample
 from impl.mapping.records import Records, merge
 from impl.mapping.sources import Scan, Tile
 
+#: counters that say how much at a time: the largest of several calls counts
+LEVELS = ("leaves_max", "bytes", "bitmap")
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -78,9 +81,14 @@ def prepare(scan: Scan, tile: Tile, depth: int, exposure: str, options: Options 
     return out
 
 
-def map_calls(kernel: Kernel, calls: list[Prepared]) -> list[Records]:
-    """One batch of records a call, in order."""
-    return [kernel.map(c.intensity, c.variance, c.rays, c.tables, c.stationary, place=c.place) for c in calls]
+def map_calls(kernel: Kernel, calls: list[Prepared]) -> tuple[list[Records], dict[str, int]]:
+    """One batch of records a call, in order, and the kernel's counters summed over the calls."""
+    batches, totals = [], {}
+    for c in calls:
+        batches.append(kernel.map(c.intensity, c.variance, c.rays, c.tables, c.stationary, place=c.place))
+        for name, value in kernel.counters().items():
+            totals[name] = max(totals.get(name, 0), value) if name in LEVELS else totals.get(name, 0) + value
+    return batches, totals
 
 
 def map_scan(scan: Scan, options: Options, exposure: str, grid: Grid | None = None) -> Records:
@@ -88,5 +96,5 @@ def map_scan(scan: Scan, options: Options, exposure: str, grid: Grid | None = No
     with Kernel(grid or scan.grid, options) as kernel:
         batches = []
         for tile in scan.tiles:
-            batches += map_calls(kernel, prepare(scan, tile, options.depth, exposure, options))
+            batches += map_calls(kernel, prepare(scan, tile, options.depth, exposure, options))[0]
         return merge(batches)
