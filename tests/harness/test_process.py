@@ -313,12 +313,12 @@ def test_environment_stdin_cores_and_niceness_reach_the_command(tmp_path):
 
 
 def test_memory_beyond_the_limit_is_void_with_that_reason():
-    grab = [sys.executable, "-c", "x = bytearray(1 << 30)"]
-    with command(grab, memory_limit=200 << 20) as process, pytest.raises(VoidSlot) as caught:
+    grab = [sys.executable, "-c", "x = bytearray(256 << 20)"]
+    with command(grab, memory_limit=100 << 20) as process, pytest.raises(VoidSlot) as caught:
         process.wait(60)
     assert caught.value.reason == "memory"
-    assert "no memory left within the limit of 200 MiB" in caught.value.message
-    with command(grab, memory_limit=4 << 30) as process:
+    assert "no memory left within the limit of 100 MiB" in caught.value.message
+    with command(grab, memory_limit=1 << 30) as process:
         assert process.wait(60).exit_code == 0
 
 
