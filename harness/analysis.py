@@ -104,8 +104,9 @@ def log_ratio(a: float | None, b: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Estimate, interval and narrower interval of log(B/A)."""
+    """Estimate of log(B/A), its interval at `level`, and the narrower one."""
 
+    level: float
     estimate: float
     low: float
     high: float
@@ -223,17 +224,15 @@ class Analysis:
     def looks(self) -> tuple[int, ...]:
         return tuple(self.plan.get("looks") or stats.LOOKS)
 
-    @cached_property
-    def levels(self) -> tuple[float, float]:
-        """Two-sided levels of the interval, and of the narrower one for "equivalent" and "not-worse"."""
+    def levels(self, load: bool = False) -> tuple[float, float]:
+        """Two-sided levels of the interval, and of the narrower one for "equivalent" and "not-worse".
+
+        `load`: the comparison is adjusted for load.
+        """
         if self.method == "looks":
-            nominal, equivalence = stats.nominal_levels(self.looks, self.alpha)
+            nominal, equivalence = stats.nominal_levels(self.looks, self.alpha, load)
             return 1 - nominal, 1 - equivalence
         return 1 - self.alpha, 1 - 2 * self.alpha
-
-    @property
-    def level(self) -> float:
-        return self.levels[0]
 
     @property
     def mode(self) -> str:
@@ -452,11 +451,13 @@ class Analysis:
 
     def interval(self, values: list[float], bounds: "Bounds | None" = None) -> gate.Interval:
         """Estimate and interval of units' log ratios by the comparison's method; `bounds` are adjusted ones."""
-        n, level = len(values), self.level
-        needed = self._units_needed(level)
+        n = len(values)
         if n == 0:
-            return gate.Interval(n=0, level=level, units_needed=needed)
+            level = self.levels()[0]
+            return gate.Interval(n=0, level=level, units_needed=self._units_needed(level))
         bounds = bounds or self._bounds(values)
+        level = bounds.level
+        needed = self._units_needed(level)
         if n < needed:
             return gate.Interval(n=n, level=level, estimate=bounds.estimate, units_needed=needed)
         sd = float(stats.robust_sd(values))
@@ -486,14 +487,14 @@ class Analysis:
         if self.method == "anytime":
             low, high = map(float, stats.sign_sequence(values, self.alpha))
             low90, high90 = map(float, stats.sign_sequence(values, 2 * self.alpha))
-            return Bounds(float(np.median(values)), low, high, low90, high90)
-        level, level90 = self.levels
+            return Bounds(self.levels()[0], float(np.median(values)), low, high, low90, high90)
+        level, level90 = self.levels()
         low, high = map(float, stats.signed_rank_interval(values, level))
         low90, high90 = map(float, stats.signed_rank_interval(values, level90))
         if self.family_tail is not None:
             family_low, family_high = map(float, stats.signed_rank_interval(values, 1 - 2 * self.family_tail))
             low, high = (low, family_high) if self.direction == "higher" else (family_low, high)
-        return Bounds(float(stats.hodges_lehmann(values)), low, high, low90, high90)
+        return Bounds(level, float(stats.hodges_lehmann(values)), low, high, low90, high90)
 
     # ------------------------------------------------------------------------------- adjustment, in process mode
 
@@ -524,8 +525,7 @@ class Analysis:
     def adjusted(self, units: list[UnitResult]) -> "tuple[list[str], Bounds | None]":
         """What is taken out of the units' slots, and the bounds without it; nothing and None where nothing is."""
         values = self._values(units)
-        level, level90 = self.levels
-        if not self.adjusts or len(values) < stats.units_needed(level):
+        if not self.adjusts or len(values) < stats.units_needed(self.levels()[0]):
             return [], None
         slots = self._covariates(units)
         if slots is None:
@@ -535,6 +535,7 @@ class Analysis:
             slots.position_costs(delta) for delta in (0.0, plain.low, plain.estimate, plain.high)
         ):
             return [], None
+        level, level90 = self.levels(slots.load is not None)
         estimate, low, high = stats.adjusted_interval(slots.y, slots.b, level, slots.load)
         _, low90, high90 = stats.adjusted_interval(slots.y, slots.b, level90, slots.load)
         if self.family_tail is not None:
@@ -543,7 +544,7 @@ class Analysis:
         names = ["load"] if slots.load is not None else []
         if slots.position_costs(estimate):
             names.append("position")
-        return names, Bounds(estimate, low, high, low90, high90)
+        return names, Bounds(level, estimate, low, high, low90, high90)
 
     def _interval_of(self, units: list[UnitResult]) -> gate.Interval:
         return self.interval(self._values(units), self.adjusted(units)[1])
@@ -702,7 +703,7 @@ class Analysis:
             self.looks[-1],
             math.log1p(self.margin),
         )
-        return chance < FUTILITY
+        return bool(chance < FUTILITY)
 
     def _time(self) -> tuple[float, float] | None:
         """Seconds used, with what one more unit takes, and the seconds allowed; None without a budget."""
@@ -929,7 +930,7 @@ class Analysis:
     def _bare(self) -> gate.Evidence:
         """What a verdict on an interval alone needs."""
         return gate.Evidence(
-            interval=gate.Interval(n=0, level=self.level),
+            interval=gate.Interval(n=0, level=self.levels()[0]),
             margin=self.margin,
             alpha=self.alpha,
             direction=self.direction,

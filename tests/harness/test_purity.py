@@ -43,7 +43,6 @@ FORBIDDEN_MODULES = {
     "tempfile",
     "threading",
     "time",
-    "urllib",
     "uuid",
 }
 FORBIDDEN_HARNESS = {
@@ -80,7 +79,11 @@ def faults(source: str) -> list[str]:
     found = []
     for name in imported(tree):
         top, *rest = name.split(".")
-        if top in FORBIDDEN_MODULES or (top == "harness" and rest and rest[0] in FORBIDDEN_HARNESS):
+        if (
+            top in FORBIDDEN_MODULES
+            or name.startswith(("urllib.request", "http."))
+            or (top == "harness" and rest and rest[0] in FORBIDDEN_HARNESS)
+        ):
             found.append(f"import {name}")
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in FORBIDDEN_CALLS:
