@@ -40,7 +40,7 @@ def render(template: str, **values) -> str:
 
     page = _environment().get_template(template)
     text = page.render(style=markupsafe.Markup(style()), marks=markupsafe.Markup(plots.definitions()), **values)
-    return re.sub(r"\n{2,}", "\n", text)
+    return re.sub(r"\n{2,}", "\n", text).lstrip()
 
 
 def html(material: tables.Material) -> str:

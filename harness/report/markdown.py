@@ -4,15 +4,15 @@ import re
 
 from harness.report import numbers, tables, words
 
-#: characters that Markdown or the HTML inside it could take for a command
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+!|~&@$:-])")
+#: what Markdown, its tables, its links or the HTML inside it could take for a command
+_SPECIAL = re.compile(r"[\\`*\[\]<>#~|&$]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.|^[-+=](?=\s|$)|(?<=^\d)[.)](?=\s|$)")
 #: a table of units longer than this shows its beginning and end
 ROWS = 40
 
 
 def escape(text) -> str:
     """Text that Markdown shows as it stands, on one line."""
-    return _SPECIAL.sub(r"\\\1", words.printable(" ".join(str(text).split())))
+    return _SPECIAL.sub(r"\\\g<0>", words.printable(" ".join(str(text).split())))
 
 
 def code(text) -> str:
@@ -53,6 +53,9 @@ def markdown(material: tables.Material) -> str:
         lines += ["## What spoiled it", ""]
         lines += [f"- {escape(what)} {escape(advice)}" for what, advice in spoiled]
         lines.append("")
+    differences = tables.differences(summary)
+    if differences:
+        lines += ["## Where the outputs differ", "", *(f"- {escape(one)}" for one in differences), ""]
     notes = tables.notes(material)
     if notes:
         lines += ["## Notes of the record", "", *(f"- {escape(note)}" for note in notes), ""]

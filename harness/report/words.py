@@ -257,8 +257,8 @@ def spoiled(summary: dict) -> list[tuple[str, str]]:
             )
         )
     planned, kept = units.get("planned"), units.get("kept")
-    if planned is not None and kept is not None and kept < planned:
-        found.append((f"Only {kept} of {planned} {many} count.", "Go on with it, or measure again."))
+    if planned is not None and kept is not None and kept < planned and summary["verdict"]["word"] != "wrong-result":
+        found.append((f"Only {kept} of {planned} {many} count.", "Go on with it (--resume), or measure again."))
     foreign = summary.get("foreign") or {}
     worst, median = foreign.get("worst_cores"), foreign.get("median_cores")
     if worst is not None and worst >= 0.25:

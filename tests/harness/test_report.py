@@ -477,3 +477,30 @@ def test_environment_shows_what_differs_between_the_arms(materials):
     found = tables.environment(materials["improvement"].summary)
     assert found["differs"] == [("libraries.mapping.digest", "9c02aaaaaaa", "9c02bbbbbbb")]
     assert ("libraries.mapping.source_digest", "77aa01") in found["common"]
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("8 blocks (95 %): a-b, c_d + 1.5", "8 blocks (95 %): a-b, c_d + 1.5"),
+        (
+            "<b> [x](http://y) `c` *d* _e_ f|g &amp; #1 $h$ ~i~ \\",
+            r"\<b\> \[x\](http\://y) \`c\` \*d\* \_e\_ f\|g \&amp; \#1 \$h\$ \~i\~ " + "\\\\",
+        ),
+        ("- item", r"\- item"),
+        ("1. item", r"1\. item"),
+        ("0.81", "0.81"),
+        ("www.x.org", r"www\.x.org"),
+        ("two\nlines", "two lines"),
+    ],
+)
+def test_markdown_escapes_what_is_a_command_and_nothing_else(text, escaped):
+    assert markdown.escape(text) == escaped
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a", "`a`"), ("a`b", "``a`b``"), ("`a", "`` `a ``"), ("a|b", "`a¦b`"), ("", "`  `"), ("a\nb", "`a b`")],
+)
+def test_inline_code_cannot_end_early(text, shown):
+    assert markdown.code(text) == shown
