@@ -112,10 +112,10 @@ def ab(
 ) -> None:
     """Compare arm B with arm A: measure, record, decide, report.
 
-    An arm is scenario:arm, scenario:arm@revision, scenario:arm,key=value, a bare arm name that one scenario has, or a
-    command in quotes.
+    An arm is scenario:arm, scenario:arm@revision, scenario:arm,key=value, a bare arm name that one scenario has, a
+    command in quotes, or pytest:PATH or pytest:PATH@revision for all benchmarks of pytest-benchmark found there.
     """
-    from harness import comparison
+    from harness import benchmarks, comparison
 
     overrides = parse_settings(list(settings))
     overrides |= {
@@ -126,6 +126,22 @@ def ab(
             overrides[path] = value
     if strict:
         overrides["gate.strict"] = True
+    if benchmarks.is_reference(a) or benchmarks.is_reference(b):
+        if parameters:
+            raise ConfigurationError(sentence("-p", "two arms of a scenario", "benchmarks"))
+        folder, summary = benchmarks.compare(
+            a,
+            b,
+            overrides=overrides,
+            command=sys.argv[1:],
+            reports=reports,
+            resume=resume,
+            keep_going=keep_going,
+            quiet=quiet or as_json,
+        )
+        place = _relative(reports or folder.parents[1])
+        click.echo(json.dumps(summary, indent=2) if as_json else benchmarks.terminal(summary, Path(place)), nl=as_json)
+        click.get_current_context().exit(summary["exit_code"])
     folder = comparison.compare(
         a,
         b,

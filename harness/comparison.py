@@ -6,6 +6,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,12 @@ def measure(
     resume: Path | None = None,
     keep_going: bool = False,
     quiet: bool = False,
+    started: Callable[[Path], None] = lambda folder: None,
 ) -> Path:
-    """Measure two resolved arms and return the folder of the record; `command` are the arguments that repeat it."""
+    """Measure two resolved arms and return the folder of the record.
+
+    `command` are the arguments that repeat it; `started` hears of the folder once the record is open.
+    """
     reports = reports or resolved.root / "reports"
     if resume is not None:
         folder, entries = _reopen(resume, resolved)
@@ -62,6 +67,7 @@ def measure(
             note = records.Note(about="resumed", message=f"resumed at {_now().isoformat(timespec='seconds')}")
             writer.write(note)
             entries = records.settle([*entries, note])
+        started(folder)
         opening: records.Comparison = entries[0]
         word = "block" if opening.plan["mode"] == "resident" else "pair"
         progress = Progress(resolved.scenario.name, word, opening.plan["units"], quiet=quiet)
@@ -85,6 +91,11 @@ def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
+def new_run(at: datetime.datetime | None = None) -> str:
+    """A name that no other comparison has: <time>-<id>."""
+    return f"{(at or _now()).strftime('%Y%m%dT%H%M%SZ')}-{secrets.token_hex(3)}"
+
+
 def _open(reports: Path, resolved: Resolved, command: list[str]) -> tuple[Path, list]:
     """A new folder, never an old one, and the entry that opens its record."""
     scenario = resolved.scenario
@@ -94,7 +105,7 @@ def _open(reports: Path, resolved: Resolved, command: list[str]) -> tuple[Path, 
             sentence("schedule.mode", "'process' for an arm that is a command", "'resident'", 'set mode = "process"')
         )
     created = _now()
-    run = f"{created.strftime('%Y%m%dT%H%M%SZ')}-{secrets.token_hex(3)}"
+    run = new_run(created)
     folder = reports / scenario.name / run
     seed = scenario.schedule.seed if scenario.schedule.seed is not None else runner.new_seed()
     opening = records.Comparison(

@@ -320,24 +320,40 @@ class _Served:
             "environment": _environment(workload),
         }
 
-    def _timed(self, work) -> tuple[object, float, float]:
+    def _begin(self):
+        """Start both clocks; returns a function that stops them: (seconds, cpu_seconds)."""
         self.workload.synchronise()
         children = _children_cpu()
         cpu = time.process_time_ns()
         wall = time.perf_counter_ns()
-        result = work()
-        self.workload.synchronise()
-        wall = time.perf_counter_ns() - wall
-        cpu = time.process_time_ns() - cpu
-        return result, wall * 1e-9, cpu * 1e-9 + (_children_cpu() - children)
+
+        def end() -> tuple[float, float]:
+            self.workload.synchronise()
+            seconds = (time.perf_counter_ns() - wall) * 1e-9
+            return seconds, (time.process_time_ns() - cpu) * 1e-9 + (_children_cpu() - children)
+
+        return end
+
+    def begin_setup(self):
+        """Start the clocks of a set-up; returns a function that makes its line when it is over."""
+        end = self._begin()
+
+        def line() -> dict:
+            seconds, cpu_seconds = end()
+            return {"kind": "phase", "name": "setup", "seconds": seconds, "cpu_seconds": cpu_seconds}
+
+        return line
 
     def setup(self) -> dict:
-        _, seconds, cpu_seconds = self._timed(self.workload.setup)
-        return {"kind": "phase", "name": "setup", "seconds": seconds, "cpu_seconds": cpu_seconds}
+        line = self.begin_setup()
+        self.workload.setup()
+        return line()
 
     def iterate(self, phase: str) -> dict:
         self.workload.prepare()
-        result, seconds, cpu_seconds = self._timed(self.workload.iterate)
+        end = self._begin()
+        result = self.workload.iterate()
+        seconds, cpu_seconds = end()
         index = self.counts[phase]
         self.counts[phase] += 1
         line = {"kind": "iteration", "phase": phase, "index": index, "seconds": seconds, "cpu_seconds": cpu_seconds}
@@ -357,23 +373,28 @@ class _Served:
         return {"kind": "closed"}
 
 
+def answer(served: _Served, command: dict) -> dict:
+    """The line that answers a command. Raises Fault for a command that the protocol does not have."""
+    do = command.get("do")
+    if do == "setup":
+        return served.setup()
+    if do == "iterate":
+        return served.iterate(command["phase"])
+    if do == "fingerprint":
+        return served.fingerprint()
+    if do == "values":
+        return served.values(command["path"])
+    if do == "close":
+        return served.close()
+    raise Fault("worker protocol", "setup, iterate, fingerprint, values or close", repr(do), "")
+
+
 def _answer_commands(served: _Served, commands, say) -> None:
     for text in commands:
         command = json.loads(text)
-        do = command.get("do")
-        if do == "setup":
-            say(served.setup())
-        elif do == "iterate":
-            say(served.iterate(command["phase"]))
-        elif do == "fingerprint":
-            say(served.fingerprint())
-        elif do == "values":
-            say(served.values(command["path"]))
-        elif do == "close":
-            say(served.close())
+        say(answer(served, command))
+        if command["do"] == "close":
             return
-        else:
-            raise Fault("worker protocol", "setup, iterate, fingerprint, values or close", repr(do), "")
     # End of input without a close: the harness is gone, so this process ends too.
 
 
@@ -387,6 +408,27 @@ def _by_hand(served: _Served, options, say) -> None:
     if options.values:
         say(served.values(options.values))
     say(served.close())
+
+
+def lines():
+    """Move standard output (and, under the harness, standard input) aside, so that no library can write or read there.
+
+    Returns (say, commands): a function that writes one message, and the lines to answer, None when run by hand.
+    """
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    commands = None
+    if os.environ.get("HARNESS_PROTOCOL") == str(PROTOCOL):
+        commands = os.fdopen(os.dup(0), encoding="utf-8")
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+
+    def say(line) -> None:
+        out.write(json.dumps(_finite(line), separators=(",", ":"), allow_nan=False) + "\n")
+        out.flush()
+
+    return say, commands
 
 
 def serve(kind: type[Workload], argv: list[str] | None = None) -> None:
@@ -406,21 +448,8 @@ def serve(kind: type[Workload], argv: list[str] | None = None) -> None:
     parser.add_argument("--values", default=None, metavar="FILE", help="also write values for accuracy (by hand)")
     options = parser.parse_args(argv)
 
-    # The lines go to a private copy of standard output, commands come from a private copy of standard input.
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
     under_harness = os.environ.get("HARNESS_PROTOCOL") == str(PROTOCOL)
-    commands = None
-    if under_harness:
-        commands = os.fdopen(os.dup(0), encoding="utf-8")
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.close(null)
-
-    def say(line: dict) -> None:
-        out.write(json.dumps(_finite(line), separators=(",", ":"), allow_nan=False) + "\n")
-        out.flush()
-
+    say, commands = lines()
     try:
         served = _Served(kind, parse_settings(options.set), options.arm)
         say(served.header())
