@@ -55,6 +55,7 @@ class Scan(NamedTuple):
     irq: float | None  # s, irq and softirq
     steal: float | None  # s
     total: float | None  # s, root of the cgroup tree: all tasks
+    own: float | None  # s, what this process and everything below it used, by clocks instead of ticks
     psi_cpu: float | None  # s in which some task waited for a processor
     throttled: float | None  # s that the own cgroup was held back by its quota
     runq_wait: float | None  # s, of the own processes
@@ -161,13 +162,15 @@ class Sampler:
 
         Parameters
         ----------
-        own_roots : pids    whose run-queue wait is wanted, with everything below them; None: this process
+        own_roots : pids    whose run-queue wait is wanted, with everything below them; None: this process, whose
+                            time is then known by clocks instead of ticks as well
         """
         begin = time.thread_time()
         times = self._machine_times()
         found = {} if self.method == "totals" else {(p.pid, p.start): p for p in processes(self._proc)}
         at = time.monotonic()
         own = descendants(found.values(), [os.getpid()] if own_roots is None else own_roots)
+        by_clocks = _own_by_clocks(found.values(), own) if self._proc == "/proc" and own_roots is None else None
         return Scan(
             at=at,
             processes=found,
@@ -175,6 +178,7 @@ class Sampler:
             irq=times[1],
             steal=times[2],
             total=self._total.read() if self.method == "cgroup" else None,
+            own=by_clocks,
             psi_cpu=self._psi_cpu(),
             throttled=self._throttled() if self._throttled else None,
             runq_wait=self._runq_wait(own),
@@ -189,7 +193,7 @@ class Sampler:
         Parameters
         ----------
         own_roots : pids         the harness; with it everything that descends from it is own
-        own_cpu : float, s       the own time where it is known better (rusage of reaped arms and of the harness)
+        own_cpu : float, s       the own time where the caller knows it better
 
         Returns
         -------
@@ -197,7 +201,11 @@ class Sampler:
         """
         elapsed = max(after.at - before.at, 1e-9)
         shares = attribute(before, after, own_roots)
-        own = shares.own if own_cpu is None else own_cpu
+        own = own_cpu
+        if own is None and list(own_roots) == [os.getpid()]:
+            own = _growth(before.own, after.own)
+        if own is None:
+            own = shares.own
         irq, steal = _growth(before.irq, after.irq), _growth(before.steal, after.steal)
         busy = _growth(before.busy, after.busy)
         foreign, kthread, unattributed = shares.foreign, shares.kthread, None
@@ -366,6 +374,30 @@ def _heir(dead: Process, first: dict[int, Process], after: Scan) -> tuple[int, b
 
 def _growth(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else max(0.0, after - before)
+
+
+def _own_by_clocks(found: Iterable[Process], own: set[int]) -> float:
+    """What this process, its waited-for children and its living descendants have used, s.
+
+    What dies in between goes from its own clock to the account of waited-for children, so growth is exact; only what
+    living descendants waited for is in ticks.
+    """
+    import resource
+
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = time.process_time() + children.ru_utime + children.ru_stime
+    for process in found:
+        if process.pid in own and process.pid != os.getpid():
+            used += process.reaped + cpu_clock(process.pid, process.used)
+    return used
+
+
+def cpu_clock(pid: int, otherwise: float) -> float:
+    """CPU seconds of a process and all its threads by its clock, see clock_getcpuclockid(3); 2 µs."""
+    try:
+        return time.clock_gettime_ns((~pid << 3) | 2) * 1e-9
+    except OSError:
+        return otherwise
 
 
 # ------------------------------------------------------------------------------------------------- sources

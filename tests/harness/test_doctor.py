@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import time
 from types import SimpleNamespace
 
 import made_proc as made
@@ -199,7 +200,8 @@ def test_a_machine_that_says_nothing_has_unknowns_and_no_crash(tmp_path):
     assert found["foreign load"].state == "note"
 
 
-def test_this_machine_is_examined():
+def test_this_machine_is_examined(monkeypatch):
+    monkeypatch.setattr("harness.load.time", time)
     found = doctor.examine(wait=lambda: None)
     assert [finding.name for finding in found] == NAMES
     assert all(finding.state in ("ok", "note", "harm", "unknown") for finding in found)

@@ -1,6 +1,7 @@
 """Load around a unit, on made machines and against the processes' own accounts on this one."""
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -353,6 +354,28 @@ def test_our_own_children_and_threads_are_never_foreign(foreigners):
     assert shares.own >= sum(truth) + 0.3 - 0.1
     assert {p.pid for p, _ in shares.by_process} & {os.getpid(), spinner.pid, storm.pid} == set()
     assert all(process["pid"] not in (os.getpid(), spinner.pid, storm.pid) for process in _top(sampler, before, after))
+
+
+@linux
+def test_what_is_own_is_known_by_clocks_and_not_by_ticks():
+    """Children that end within a few ticks, and one that lives on, are counted to the millisecond."""
+    spin = "import time; e = time.process_time() + 0.003\nwhile time.process_time() < e: pass"
+    sampler = load.Sampler()
+    before, children = sampler.scan(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    begin = time.process_time()
+    for _ in range(4):
+        subprocess.run([sys.executable, "-I", "-S", "-c", spin], check=True)
+    with subprocess.Popen([sys.executable, "-c", spin + "\nprint(flush=True); input()"], stdin=-1, stdout=-1) as living:
+        living.stdout.readline()
+        after, children_after = sampler.scan(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent = time.process_time() - begin
+        truth = spent + sum(
+            getattr(children_after, name) - getattr(children, name) for name in ("ru_utime", "ru_stime")
+        )
+        truth += load.cpu_clock(living.pid, 0.0)
+        living.communicate(b"\n")
+    found = sampler.difference(before, after, [os.getpid()])
+    assert found["own"] * found["elapsed"] == pytest.approx(truth, abs=0.005)
 
 
 def _top(sampler, before, after):
