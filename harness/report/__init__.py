@@ -34,14 +34,15 @@ def write(folder: Path, entries: list) -> dict:
 
 
 def write_index(folder: Path) -> Path:
-    """Write index.html over all comparisons below `folder` and return its path.
+    """Write index.html over all comparisons below `folder`, with its claims.toml if it has one; return its path.
 
     Raises ConfigurationError when there are none, OSError.
     """
+    from harness.report import claims
     from harness.report.index import collect, index
 
     path = Path(folder) / "index.html"
-    replace(path, index(collect(folder)))
+    replace(path, index(collect(folder), claims.read(folder)))
     return path
 
 

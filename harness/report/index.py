@@ -8,12 +8,13 @@ import base64
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from harness import records, stats
 from harness.errors import ConfigurationError, sentence
-from harness.report import numbers, plots, tables, words
+from harness.report import claims, numbers, plots, tables, words
 from harness.report.html import TEMPLATES, render
 
 #: a series of levels shorter than this has no change points
@@ -36,7 +37,13 @@ def collect(folder: Path) -> list[dict]:
 
 def _row(folder: Path, path: Path) -> dict:
     place = path.parent.relative_to(folder).as_posix()
-    base = {"place": place, "run": path.parent.name, "created": "", "fault": None}
+    base = {
+        "place": place,
+        "href": "/".join(quote(part) for part in place.split("/")),
+        "run": path.parent.name,
+        "created": "",
+        "fault": None,
+    }
     try:
         material = tables.Material(records.read(path))
     except ConfigurationError as error:
@@ -111,8 +118,8 @@ def changes(levels: list[float | None]) -> list[int]:
     return [start for start in stats.change_points(series) if start > 0]
 
 
-def index(rows: list[dict]) -> str:
-    """The page over many comparisons: a table to sort and filter, and the course of every scenario."""
+def index(rows: list[dict], published: Sequence[dict] = ()) -> str:
+    """The page over many comparisons: a table to sort and filter, published claims, the course of every scenario."""
     import markupsafe
 
     script = (TEMPLATES / "index.js").read_text(encoding="utf-8")
@@ -120,7 +127,8 @@ def index(rows: list[dict]) -> str:
     words_seen = sorted({row["word"] for row in rows if not row["fault"]})
     return render(
         "index.html",
-        rows=[row | {"href": "/".join(quote(part) for part in row["place"].split("/"))} for row in rows],
+        rows=rows,
+        claims=claims.beside(published, rows),
         verdicts=words_seen,
         scenarios=sorted({row["scenario"] for row in rows}),
         counts={word: sum(row.get("word") == word for row in rows) for word in words_seen},

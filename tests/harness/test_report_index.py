@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from harness import records, report
 from harness.cli import cli
 from harness.errors import ConfigurationError
-from harness.report import index
+from harness.report import claims, index
 
 DATA = Path(__file__).parents[1] / "data" / "records"
 sys.path.insert(0, str(DATA))
@@ -180,3 +180,53 @@ def test_command_line_writes_the_index_and_tells_the_course(course):
     assert (
         done.output == "harness: harness report: expected a RUN or --index DIR, found neither; see harness report -h\n"
     )
+
+
+CLAIM = {"what": "w", "published": "p", "source": "s", "scenario": "grouping", "a": "per-frame", "b": "grouped"}
+
+
+@pytest.mark.parametrize(
+    ("claimed", "low", "high", "outcome"),
+    [
+        ([0.7, 0.9], 0.75, 0.8, "holds here"),
+        ([0.7, 0.9], 0.5, 0.6, "more than claimed"),
+        ([0.7, 0.9], 0.95, 1.0, "less than claimed"),
+        ([0.7, 0.9], 0.85, 0.95, "open"),
+        ([0.7, 0.9], None, None, "open"),
+        (None, 0.75, 0.8, "open"),
+    ],
+)
+def test_a_claim_holds_when_the_whole_interval_is_what_it_says(claimed, low, high, outcome):
+    assert claims.outcome(claimed, {"low": low, "high": high}) == outcome
+
+
+def test_a_claim_stands_beside_the_newest_comparison_of_its_arms(course):
+    comparison(course, 28, ratio=0.6)
+    rows = index.collect(course)
+    other = CLAIM | {"scenario": "nowhere", "what": "never"}
+    first, second = claims.beside([CLAIM | {"ratio": [0.5, 0.7]}, other], rows)
+    assert (first["row"]["run"], first["outcome"]) == ("2026-10-28", "holds here")
+    assert (second["row"], second["outcome"]) == (None, "not measured here")
+    (course / claims.NAME).write_text(
+        "[[claim]]\n" + "".join(f"{key} = '{value}'\n" for key, value in CLAIM.items()) + "ratio = [0.5, 0.7]\n"
+    )
+    page = report.write_index(course).read_text(encoding="utf-8")
+    assert "Published claims beside what was measured here" in page
+    assert "holds here" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[[claim]\n", "expected a TOML file, found"),
+        ("[[claims]]\n", r"expected \[\[claim\]\] tables alone, found 'claims'"),
+        ("[[claim]]\nwhat = 'w'\n", "claim 1: expected the key 'published', found none"),
+        ("[[claim]]\nwhat = 1\n", "claim 1: what: expected a string, found 1"),
+        ("[[claim]]\nsorce = 's'\n", "found 'sorce'; did you mean 'source'"),
+        ("[[claim]]\nratio = [0.9, 0.7]\n", r"ratio: expected two numbers, the lower first, found \[0.9, 0.7\]"),
+    ],
+)
+def test_a_bad_claim_is_refused_with_its_place(tmp_path, text, complaint):
+    (tmp_path / claims.NAME).write_text(text)
+    with pytest.raises(ConfigurationError, match=complaint):
+        claims.read(tmp_path)

@@ -1,0 +1,86 @@
+"""Published claims beside what was measured here: claims.toml in a folder of comparisons, one [[claim]] each.
+
+Keys: `what` and `published` in words, `source`, `scenario`, `a` and `b` (arms), and `ratio` (B/A that the claim means,
+two numbers; absent where it cannot be said as one). The newest comparison of these arms that counts is set beside it.
+"""
+
+import tomllib
+from pathlib import Path
+
+from harness.errors import ConfigurationError, sentence
+from harness.report import numbers
+from harness.worker import nearest
+
+NAME = "claims.toml"
+KEYS = {"what": str, "published": str, "source": str, "scenario": str, "a": str, "b": str}
+
+
+def read(folder: Path) -> list[dict]:
+    """The claims of a folder, none where it has no claims.toml. Raises ConfigurationError for a bad one."""
+    path = Path(folder) / NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(sentence(str(path), "a TOML file", str(error))) from None
+    claims = document.pop("claim", [])
+    if document or not isinstance(claims, list):
+        raise ConfigurationError(sentence(str(path), "[[claim]] tables alone", f"'{next(iter(document), 'claim')}'"))
+    for position, claim in enumerate(claims, 1):
+        _check(f"{path}: claim {position}", claim)
+    return claims
+
+
+def _check(where: str, claim: dict) -> None:
+    for key, value in claim.items():
+        if key == "ratio":
+            bounds = isinstance(value, list) and len(value) == 2 and all(type(x) in (int, float) for x in value)
+            if not bounds or not 0 < value[0] <= value[1]:
+                raise ConfigurationError(sentence(f"{where}: ratio", "two numbers, the lower first", repr(value)))
+        elif key not in KEYS:
+            raise ConfigurationError(
+                sentence(where, f"one of {', '.join([*KEYS, 'ratio'])}", f"'{key}'", nearest(key, KEYS))
+            )
+        elif not isinstance(value, KEYS[key]):
+            raise ConfigurationError(sentence(f"{where}: {key}", "a string", repr(value)))
+    missing = [key for key in KEYS if key not in claim]
+    if missing:
+        raise ConfigurationError(sentence(where, f"the key '{missing[0]}'", "none"))
+
+
+def beside(claims: list[dict], rows: list[dict]) -> list[dict]:
+    """Each claim with the newest comparison of its arms that counts (index.collect's rows) and what comes of it."""
+    found = []
+    for claim in claims:
+        fitting = [
+            row
+            for row in rows
+            if not row["fault"]
+            and row["counts"]
+            and row["ratio"].get("estimate")
+            and (row["scenario"], row["names"]["a"], row["names"]["b"]) == (claim["scenario"], claim["a"], claim["b"])
+        ]
+        row = fitting[-1] if fitting else None
+        means = claim.get("ratio")
+        shown = f"{numbers.ratio(means[0], 2)} to {numbers.ratio(means[1], 2)}" if means else ""
+        found.append({**claim, "row": row, "means": shown, "outcome": outcome(means, row["ratio"] if row else None)})
+    return found
+
+
+def outcome(claimed: list[float] | None, measured: dict | None) -> str:
+    """What the interval of a measured ratio says about a claimed range."""
+    if measured is None:
+        return "not measured here"
+    low, high = measured.get("low"), measured.get("high")
+    if claimed is None or low is None or high is None:
+        return "open"
+    if claimed[0] <= low and high <= claimed[1]:
+        return "holds here"
+    if high < claimed[0]:
+        return "more than claimed"
+    if low > claimed[1]:
+        return "less than claimed"
+    return "open"
