@@ -26,6 +26,9 @@ lint: .venv/all.stamp
 ab: .venv/core.stamp
 	$(BIN)/harness ab $(ARGS)
 
+reference: .venv/all.stamp
+	$(BIN)/python reports/reference/make.py $(ARGS)
+
 .venv/bin/python:
 	$(PYTHON) csrc/toolchain.py
 	$(PYTHON) -m venv .venv
