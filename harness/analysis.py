@@ -705,18 +705,28 @@ class Analysis:
         )
         return bool(chance < FUTILITY)
 
+    def spans(self) -> tuple[list[float], list[float]]:
+        """Seconds of the kept units' pairs, and of the whole units: from one launch to the next unit's."""
+        starts = {number: min(one.at for one in unit.launches) for number, unit in self._units.items() if unit.launches}
+        pairs, wholes = [], []
+        for unit in self.kept:
+            slots = [slot for slot in self._units[unit.unit].slots if slot.pair is not None]
+            first, end = min(slot.at for slot in slots), max(_end(slot) for slot in slots)
+            following = [at for number, at in starts.items() if number > unit.unit]
+            start = starts.get(unit.unit, first)
+            pairs.append(end - first)
+            wholes.append((min(following) if following else end) - start)
+        return pairs, wholes
+
     def _time(self) -> tuple[float, float] | None:
         """Seconds used, with what one more unit takes, and the seconds allowed; None without a budget."""
         budget = self.plan.get("time_budget")
         starts = sorted(min(one.at for one in unit.launches) for unit in self._units.values() if unit.launches)
         if budget is None or not starts:
             return None
-        ends = [slot.at + (slot.process_seconds or slot.outside_seconds or slot.seconds) for slot in self._all_slots()]
-        used = max([*ends, starts[-1]]) - starts[0]
+        slots = [slot for unit in self._units.values() for slot in unit.slots]
+        used = max([starts[-1], *map(_end, slots)]) - starts[0]
         return used + used / len(starts), budget
-
-    def _all_slots(self) -> list[record.Slot]:
-        return [slot for unit in self._units.values() for slot in unit.slots]
 
     @cached_property
     def final(self) -> bool:
@@ -1063,6 +1073,11 @@ def _pairs(slots: list[record.Slot]) -> list[Pair]:
 def _measured(pairs: list[Pair], metric: str) -> list[Pair]:
     """The pairs that have a value of their own: a block has one start-up for all its pairs."""
     return pairs[:1] if metric == "startup_seconds" else pairs
+
+
+def _end(slot: record.Slot) -> float:
+    """When a slot was over, seconds since the comparison's first launch."""
+    return slot.at + (slot.outside_seconds or slot.seconds)
 
 
 def _centre(ratios: list[float | None]) -> float | None:

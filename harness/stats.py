@@ -591,11 +591,11 @@ def _hull(x: np.ndarray, y: np.ndarray, turn: int) -> list[int]:
     return found
 
 
-def modes(x, most: int = 4) -> tuple[int, float | None]:
-    """How many modes a sample has (dip test at 5 %, again on either side), and where the first two part."""
+def modes(x) -> tuple[int, float | None]:
+    """1, or 2 where a sample has more than one mode (dip test at 5 %), and where to part it."""
     x = np.sort(np.asarray(x, float))
     n = len(x)
-    if n < DIP_SIZES[0] or most < 2:
+    if n < DIP_SIZES[0]:
         return 1, None
     critical = float(np.interp(math.log(n), np.log(DIP_SIZES), DIP_CRITICAL))
     if math.sqrt(n) * dip(x) <= critical:
@@ -603,10 +603,8 @@ def modes(x, most: int = 4) -> tuple[int, float | None]:
     # The parting with the least spread inside the two parts.
     count = np.arange(1, n)
     left, right = np.cumsum(x)[:-1], np.cumsum(x[::-1])[-2::-1]
-    between = left * left / count + right * right / (n - count)
-    cut = int(np.argmax(between)) + 1
-    parts = modes(x[:cut], most - 1)[0] + modes(x[cut:], most - 1)[0]
-    return min(most, parts), float((x[cut - 1] + x[cut]) / 2)
+    cut = int(np.argmax(left * left / count + right * right / (n - count))) + 1
+    return 2, float((x[cut - 1] + x[cut]) / 2)
 
 
 # ------------------------------------------------------------------------------------------------------ steady state
