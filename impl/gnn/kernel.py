@@ -26,12 +26,12 @@ class Pool:
 
     glibc serves blocks above 32 MiB by mmap and returns them on free; the next use then pays a page fault per 4 KiB,
     which at [131072, 64] float32 costs more than the arithmetic on it. A buffer comes back by itself when the last
-    tensor on it is gone. `limit` bounds the bytes that lie idle.
+    tensor on it is gone. `limit` bounds the bytes that lie idle; `used_bytes` are out, `peak_bytes` were at most.
     """
 
     def __init__(self, limit: int = 4 << 30):
         self.limit = limit
-        self.idle_bytes = 0
+        self.idle_bytes = self.used_bytes = self.peak_bytes = 0
         self._sizes: list[int] = []
         self._buffers: list[np.ndarray] = []
         self._lock = threading.RLock()  # a finalizer may run inside `take`
@@ -47,6 +47,8 @@ class Pool:
                 buffer = self._buffers.pop(place)
             else:
                 buffer = np.empty(size + size // 16, np.uint8)  # room for a slightly larger batch
+            self.used_bytes += buffer.nbytes
+            self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         start = -buffer.ctypes.data % 64  # a cache line, so that no vector straddles two
         view = buffer[start : start + rows * columns * np.dtype(number).itemsize].view(number).reshape(rows, columns)
         weakref.finalize(view, self._give_back, buffer).atexit = False
@@ -54,6 +56,7 @@ class Pool:
 
     def _give_back(self, buffer: np.ndarray) -> None:
         with self._lock:
+            self.used_bytes -= buffer.nbytes
             if self.idle_bytes + buffer.nbytes > self.limit:
                 return
             place = bisect.bisect_left(self._sizes, buffer.nbytes)

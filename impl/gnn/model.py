@@ -92,11 +92,15 @@ class Scaling(nn.Module):
 
         Raises
         ------
-        InputError      rows of another width
+        InputError      rows of another width, or a number that is not finite
         """
         if rows.shape[1] != len(self.scale) or len(names) != len(self.scale):
             raise InputError("cache", f"{len(self.scale)} features", f"{rows.shape[1]}: {', '.join(names)}")
         rows = torch.as_tensor(rows, dtype=torch.float64)
+        bad = [name for name, fine in zip(names, torch.isfinite(rows).all(0).tolist()) if not fine]
+        if bad:
+            raise InputError("cache", "finite features", f"NaN or infinity in {', '.join(bad)}",
+                             "prepare it with a policy for them")  # fmt: skip
         self.logarithmic.copy_(torch.tensor([name in self.ENERGIES for name in names]))
         self.logarithmic &= (rows >= 0).all(0)
         rows = torch.where(self.logarithmic, rows.clamp(min=0).log1p(), rows)
