@@ -284,7 +284,7 @@ def _scenario_arm(scenario: Scenario, reference: _Reference, root: Path, paramet
     if words[0] == "python":
         words[0] = sys.executable
     cwd = root / (scenario.scenario.cwd or ".")
-    if not apart:
+    if not apart and scenario.scenario.setup is None:  # else it may be built yet
         words[0] = program(words[0], cwd)
     if not is_command:
         words += ["--arm", reference.arm]
@@ -344,7 +344,8 @@ def _resolve_commands(first: str, second: str, root: Path, overrides: dict, star
         if not text.strip():
             raise ConfigurationError(sentence("arm", "a reference or a command", "an empty string"))
         words = scenarios.words(text, scenario.scenario.shell, f"command '{text}'")
-        command = [program(words[0], cwd), *words[1:]]
+        # what a setup command is going to make cannot be there yet
+        command = words if scenario.scenario.setup else [program(words[0], cwd), *words[1:]]
         arms.append(Arm(name=letter, reference=text, kind="command", command=command, cwd=str(cwd)))
     return Resolved(scenario, arms[0], arms[1], root, start)
 

@@ -195,9 +195,8 @@ def terminal(summary: dict[str, Any], reports: Path) -> str:
             lines.append(f"only in {summary[letter]}: {', '.join(summary[f'only_{letter}'])}")
     words = [one["verdict"]["word"] for one in summary["benchmarks"]]
     counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-    lines.append(
-        f"{len(words)} benchmarks: {counts} (claims of change hold together at {100 * summary['alpha']:.3g} %)"
-    )
+    together = f"{100 * summary['alpha']:.3g} %"
+    lines.append(f"{len(words)} benchmarks: {counts} (claims of change hold together at {together})")
     return "\n".join(lines) + "\n"
 
 
