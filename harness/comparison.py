@@ -158,7 +158,8 @@ def _described(resolved: Resolved) -> dict[str, dict[str, Any]]:
 def _revision(root: Path) -> dict[str, Any]:
     def git(*words: str) -> str | None:
         try:
-            done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10)
+            command = ["git", "--no-optional-locks", "-C", str(root), *words]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None

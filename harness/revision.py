@@ -157,7 +157,7 @@ def commit_of(root: Path, rev: str, who: str) -> str:
 def _git(folder: Path, *words: str, check: bool = True, **environment: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *words],
+            ["git", "--no-optional-locks", "-C", str(folder), *words],
             capture_output=True,
             encoding="utf-8",
             errors="surrogateescape",

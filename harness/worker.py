@@ -246,7 +246,9 @@ def _finite(value):
 
 def _git(folder: Path, *words: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10)
+        # no optional locks: an arm that is killed here must not leave a lock in the user's repository
+        command = ["git", "--no-optional-locks", "-C", str(folder), *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
