@@ -332,8 +332,6 @@ static inline __m256i avx_mask_d(int r) {
 
 /* ------------------------------------------------------------------------------------------------- the choice */
 
-#define EXPORT __attribute__((visibility("default")))
-
 #if defined(__x86_64__)
 #define CALL(name, ...)                                  \
   switch (kind) {                                        \

@@ -49,7 +49,7 @@ def disabled():
 
 
 def usable(x: torch.Tensor) -> bool:
-    """Whether the kernels can take this tensor: built, on the CPU, float32 or float64, no autocast inside `naive_amp`."""
+    """Whether the kernels can take this tensor: on the CPU, float32 or float64, no autocast inside `naive_amp`."""
     return (
         _native is not None
         and not _switched_off
@@ -313,7 +313,8 @@ def _product_back(gradient, x, y, channels, bivector):
     scalars = gradient.shape[-1] - 16 * channels
     dx, dy, ds = torch.empty_like(x), torch.empty_like(y), gradient.new_empty(*gradient.shape[:-1], scalars)
     _native.lib.lgatr_product_backward(
-        _kind(x), channels, scalars, int(bivector), _rows_of(x), _at(x), _at(y), _at(gradient), _at(dx), _at(dy), _at(ds)
+        _kind(x), channels, scalars, int(bivector), _rows_of(x), _at(x), _at(y), _at(gradient), _at(dx), _at(dy),
+        _at(ds),
     )
     return dx, dy, ds
 
@@ -653,7 +654,7 @@ _op_mlp = _register(
 
 def mlp(x: torch.Tensor, norm, linears, nonlinearity: str, bivector: bool) -> torch.Tensor:
     """x + the two-layer geometric MLP of norm(x); linears are left, right, out and last."""
-    left, _, out, last = (linear.shape for linear in linears)
+    left, _, out, _ = (linear.shape for linear in linears)
     packed = _packed(linears[-1], linears, norm)
     numbers = [
         left.in_mv, left.in_s, left.out_mv, out.out_mv, out.out_s, int(bivector), int(norm.weight_mv is not None),

@@ -24,7 +24,7 @@ def naive_active() -> bool:
     return _naive_depth > 0
 
 
-class naive_amp(ContextDecorator):  # noqa: N801 (a context, and the name of the package it stands beside)
+class naive_amp(ContextDecorator):
     """Let everything inside run in the autocast dtype; `naive_amp(False)` changes nothing. Nests."""
 
     def __init__(self, enabled: bool = True):
@@ -49,7 +49,7 @@ def _is_float(value) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype.is_floating_point
 
 
-class minimum_autocast_precision:  # noqa: N801
+class minimum_autocast_precision:
     """Decorator: under autocast, raise floating tensors to at least `min_dtype` and switch autocast off for the call.
 
     Parameters

@@ -167,7 +167,7 @@ class _SlimAttention(nn.Module):
         )
 
     def _heads(self, vectors, scalars, parts):
-        """(…, N, 4, parts·hidden·heads) -> per part (…, heads, N, 4, hidden) and (…, heads, N, hidden_s), normalised."""
+        """(…, N, 4, parts·hidden·heads) -> a part (…, heads, N, 4, hidden) and (…, heads, N, hidden_s), normalised."""
         vectors = vectors.unflatten(-1, (parts, self.hidden_v, self.num_heads)).movedim(-1, -5).movedim(-2, 0)
         scalars = scalars.unflatten(-1, (parts, self.hidden_s, self.num_heads)).movedim(-1, -4).movedim(-2, 0)
         vectors, scalars = self.norm(vectors, scalars)
@@ -352,7 +352,7 @@ class LGATrSlim(Net):
     """Lorentz-equivariant transformer on four-vectors and scalars.
 
     Arguments as in `nets.LGATr` where they have the same name; nonlinearity gates scalars, nonlinearity_v vectors
-    (None: the same). implementation "native" uses the C kernels where the options allow it, "torch" never does.
+    (None: the same).
     forward((…, N, in_v, 4), (…, N, in_s), **attn_kwargs) -> (…, N, out_v, 4), (…, N, out_s).
     """
 
