@@ -95,6 +95,7 @@ def html(material: tables.Material) -> str:
         outputs=tables.outputs(summary),
         agree=(summary.get("fingerprints") or {}).get("agree"),
         differences=tables.differences(summary),
+        accuracy=tables.accuracy(summary),
         voids=tables.voids(material),
         void_shares=tables.void_shares(summary),
         checks=tables.checks(summary),

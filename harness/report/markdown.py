@@ -74,6 +74,9 @@ def markdown(material: tables.Material) -> str:
     lines += [f"## Outputs: {escape(tables.outputs(summary))}", ""]
     if prints:
         lines += _side_by_side(prints)
+    accuracy = tables.accuracy(summary)
+    if accuracy:
+        lines += ["## Accuracy", "", *table(["", ""], [[code(what), code(found)] for what, found in accuracy])]
     for void in tables.voids(material):
         lines += [f"## Void in {void['arm']}, {words.unit_word(summary)} {void['unit']}: {escape(void['kind'])}", ""]
         lines += [escape(void["message"] + (f" ({void['details']})" if void["details"] else "")), ""]

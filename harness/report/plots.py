@@ -309,7 +309,7 @@ def units(rows: Sequence[dict], margin: float, estimate: float | None, limit: fl
     if limit and limit <= most:
         inner.append(line(0, load(limit), 100, load(limit), "limit"))
     inner.append(line(0, base, 100, base, "rule"))
-    every = max(1, -(-count // 8))
+    every = max(1, round(_round_step(count / 8)))
     for position in range(0, count, every):
         inner.append(
             text(x(position), base + 16, str(rows[position]["unit"]) if rows else "", "", _anchor(x(position)))

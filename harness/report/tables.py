@@ -271,7 +271,9 @@ def checks(summary: dict) -> list[tuple[str, str]]:
     if summary.get("stopped"):
         rows.append(("stopped because", STOPPED.get(summary["stopped"], printable(summary["stopped"]))))
     if summary.get("p_worse") is not None:
-        rows.append(("B worse than the margin", f"one-sided {numbers.probability(summary['p_worse'])}"))
+        rows.append(
+            ("evidence that B is worse than the margin", f"one-sided {numbers.probability(summary['p_worse'])}")
+        )
     variance = summary.get("variance") or {}
     if variance.get("block") is not None:
         rows.append((f"spread between {words.unit_word(summary, True)}", numbers.percent(variance["block"])))
@@ -420,6 +422,12 @@ def differences(summary: dict) -> list[str]:
             )
         )
     return found
+
+
+def accuracy(summary: dict) -> list[tuple[str, str]]:
+    """What the comparison of the results' values says, each in units of its own error bar."""
+    known = summary.get("accuracy")
+    return [(key, value) for key, value in flat(known).items() if key] if isinstance(known, dict) else []
 
 
 def void_shares(summary: dict) -> list[str]:

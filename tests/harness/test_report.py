@@ -453,6 +453,24 @@ def test_page_carries_the_record_that_it_was_made_from(tmp_path, materials):
     assert report.html(report.Material(records.read(tmp_path))) == page
 
 
+@pytest.mark.parametrize("name", ["improvement", "voids", "wrong-result", "command"])
+def test_a_record_cut_anywhere_still_has_its_pages(name, materials):
+    entries = materials[name].entries
+    for length in (1, 2, 3, 5, 9, 17, 30, 60, 100, len(entries) - 1):
+        material = report.Material(entries[:length])
+        assert report.terminal(material.summary)
+        assert report.markdown(material)
+        assert Inspector(report.html(material)).faults == []
+
+
+def test_accuracy_is_shown_where_the_summary_has_it():
+    material = report.Material(records.read(DATA / "improvement.jsonl"))
+    material.summary["accuracy"] = {"word": "indistinguishable", "exposure": {"visible": 72.0}}
+    for page in (report.markdown(material), report.html(material)):
+        assert "indistinguishable" in page
+        assert "exposure.visible" in page
+
+
 def test_page_of_400_pairs_stays_under_a_megabyte():
     maker = make.Maker("many", "Are 400 pairs too many?", blocks=40, pairs=10)
     assert len(report.html(report.Material(maker.blocks_of(0.9).end()))) < 1_000_000

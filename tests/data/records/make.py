@@ -370,6 +370,11 @@ def unfit():
     return maker.end("stopped", "16 of 16 units ran and 8 are kept")
 
 
+def early():
+    """Decided at the first of its looks."""
+    return Maker("grouping", GROUPING, fixed=False).blocks_of(0.81).end()
+
+
 def void_regression():
     maker = Maker("grouping", GROUPING)
     for _ in range(6):
@@ -446,6 +451,7 @@ RECORDS = {
     "inconclusive": inconclusive,
     "wrong-result": wrong_result,
     "unfit": unfit,
+    "early": early,
     "void-regression": void_regression,
     "voids": voids,
     "command": command,
