@@ -75,9 +75,7 @@ def compare(
     say: Callable[[str], None] = (lambda _: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
     for first, second in ((a, b), (b, a)):
         if not is_reference(second):
-            raise ConfigurationError(
-                f"'{first}' is a suite of benchmarks and '{second}' is not; compare like with like"
-            )
+            raise ConfigurationError(f"'{first}' is a suite of benchmarks, '{second}' is not; compare like with like")
     start = start or Path.cwd()
     root = scenarios.project_root(start) or start.resolve()
     sides = _sides(a, b, root, overrides, say)
@@ -126,7 +124,7 @@ def summarise(entries: dict[str, list]) -> dict[str, Any]:
     read = {name: analysis.Analysis(found) for name, found in entries.items()}
     before = {name: one.verdict for name, one in read.items()}
     ps = {name: _p_value(one, before[name]) for name, one in read.items()}
-    adjusted = dict(zip(ps, holm(list(ps.values()))))
+    adjusted = dict(zip(ps, map(float, stats.holm(list(ps.values())))))
     benchmarks, worst, alpha = [], 0, None
     for name, one in read.items():
         summary, verdict, alpha = one.summary(), before[name], one.alpha
@@ -155,16 +153,6 @@ def summarise(entries: dict[str, list]) -> dict[str, Any]:
     return {"schema": SUITE_SCHEMA, "benchmarks": benchmarks, "alpha": alpha, "exit_code": worst}
 
 
-def holm(ps: list[float]) -> list[float]:
-    """Holm's adjusted p values, in the order given."""
-    order = sorted(range(len(ps)), key=ps.__getitem__)
-    adjusted, least = [1.0] * len(ps), 0.0
-    for place, index in enumerate(order):
-        least = max(least, min(1.0, (len(ps) - place) * ps[index]))
-        adjusted[index] = least
-    return adjusted
-
-
 def _p_value(one: analysis.Analysis, verdict: gate.Verdict) -> float:
     """How sure a claim of change is: p against the margin, or of deaths in one arm alone; 1 where none is made."""
     values = [unit.value for unit in one.kept if unit.value is not None]
@@ -172,7 +160,7 @@ def _p_value(one: analysis.Analysis, verdict: gate.Verdict) -> float:
     margin = {"regression": sign * math.log1p(one.margin), "improvement": -sign * math.log1p(one.margin)}
     if verdict.word not in margin:
         return 1.0
-    if len(values) < stats.units_needed(one.level):  # decided by voids
+    if len(values) < stats.units_needed(one.levels()[0]):  # decided by voids
         return 2.0 ** -one.void_units["b"]
     return float(stats.signed_rank_p(values, margin[verdict.word]))
 

@@ -76,15 +76,15 @@ class Benchmark(worker.Workload):
 
 
 class _Plugin:
-    """Puts the harness in the place of pytest-benchmark's own loops, and keeps the node ids of a collection.
+    """Puts the harness in the place of pytest-benchmark's own loops.
 
-    `over` is called with what went wrong (or nothing) once the test and all its fixtures have been torn down: what
-    pytest and its plugins do at the end of a session is of no use here, and takes seconds.
+    `found` is called with the node ids of the benchmarks once they are collected; `over` with what went wrong (or
+    nothing) once the test and all its fixtures have been torn down. Both end the process: what pytest and its plugins
+    do at the end of a session is of no use here, and takes seconds.
     """
 
-    def __init__(self, serve=None, over=None):
-        self.serve, self.over = serve, over
-        self.nodes = []
+    def __init__(self, serve=None, over=None, found=None):
+        self.serve, self.over, self.found = serve, over, found
         self.failures: list[str] = []
 
     def pytest_configure(self, config):
@@ -112,7 +112,8 @@ class _Plugin:
             self.over(self.failures)
 
     def pytest_collection_finish(self, session):
-        self.nodes = [item.nodeid for item in session.items if "benchmark" in getattr(item, "fixturenames", ())]
+        if self.found is not None and not session.testsfailed:
+            self.found([item.nodeid for item in session.items if "benchmark" in getattr(item, "fixturenames", ())])
 
 
 def _pytest(words: list[str], plugin: _Plugin) -> int:
@@ -128,13 +129,14 @@ def _pytest(words: list[str], plugin: _Plugin) -> int:
 
 
 def collect(path: str) -> int:
-    """Print the node ids of a path's benchmarks as one JSON line; returns pytest's exit code."""
+    """Print the node ids of a path's benchmarks as one JSON line; comes back only with a failure's exit code."""
     say, _ = worker.lines()
-    plugin = _Plugin()
-    code = _pytest([path, "--collect-only"], plugin)
-    if code == 0:
-        say(plugin.nodes)
-    return code
+
+    def found(nodes: list[str]):
+        say(nodes)
+        os._exit(0)
+
+    return _pytest([path, "--collect-only"], _Plugin(found=found)) or 1
 
 
 def serve(node: str, arm: str | None) -> int:
@@ -165,7 +167,7 @@ def serve(node: str, arm: str | None) -> int:
         if not failures and not taken:
             failures = [f"{node}: expected a test that uses the benchmark fixture, found one that does not"]
         if failures:
-            print(*failures, sep="\n", file=sys.stderr)
+            print("", *failures, sep="\n", file=sys.stderr)  # pytest's dots end without a newline
         else:
             say(served.close())
         sys.stderr.flush()
