@@ -69,8 +69,8 @@ class Events(worker.Workload):
         from impl.events import sample
 
         p = self.parameters
-        found = sample.digest(p["events"], self.nodes, p["seed"])
-        return [{"name": "sample", "bytes": None, "digest": found[:32]}]
+        found, size = sample.digest(p["events"], self.nodes, p["seed"])
+        return [{"name": "sample", "bytes": size, "digest": found[:32]}]
 
     def libraries(self) -> list[dict]:
         from impl.events import kernel

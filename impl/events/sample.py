@@ -51,13 +51,15 @@ def columns(events: int, nodes: tuple[int, int] = (8, 56), seed: int = 1) -> tup
     return counts, objects, scalars
 
 
-def digest(events: int, nodes: tuple[int, int] = (8, 56), seed: int = 1) -> str:
-    """SHA-256 over all values of the sample, 64 hex digits."""
+def digest(events: int, nodes: tuple[int, int] = (8, 56), seed: int = 1) -> tuple[str, int]:
+    """SHA-256 over all values of the sample, 64 hex digits, and how many bytes they are."""
     counts, objects, scalars = columns(events, nodes, seed)
     state = hashlib.sha256(counts.tobytes())
+    size = counts.nbytes
     for name, array in {**objects, **scalars}.items():
         state.update(name.encode() + b"\0" + array.tobytes())
-    return state.hexdigest()
+        size += array.nbytes
+    return state.hexdigest(), size
 
 
 def write(path, events: int, nodes: tuple[int, int] = (8, 56), seed: int = 1, compression: str = "zlib",
