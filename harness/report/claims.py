@@ -4,12 +4,12 @@ Keys: `what` and `published` in words, `source`, `scenario`, `a` and `b` (arms),
 two numbers; absent where it cannot be said as one). The newest comparison of these arms that counts is set beside it.
 """
 
+import difflib
 import tomllib
 from pathlib import Path
 
 from harness.errors import ConfigurationError, sentence
 from harness.report import numbers
-from harness.worker import nearest
 
 NAME = "claims.toml"
 KEYS = {"what": str, "published": str, "source": str, "scenario": str, "a": str, "b": str}
@@ -41,9 +41,9 @@ def _check(where: str, claim: dict) -> None:
             if not bounds or not 0 < value[0] <= value[1]:
                 raise ConfigurationError(sentence(f"{where}: ratio", "two numbers, the lower first", repr(value)))
         elif key not in KEYS:
-            raise ConfigurationError(
-                sentence(where, f"one of {', '.join([*KEYS, 'ratio'])}", f"'{key}'", nearest(key, KEYS))
-            )
+            close = difflib.get_close_matches(key, KEYS, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else ""
+            raise ConfigurationError(sentence(where, f"one of {', '.join([*KEYS, 'ratio'])}", f"'{key}'", hint))
         elif not isinstance(value, KEYS[key]):
             raise ConfigurationError(sentence(f"{where}: {key}", "a string", repr(value)))
     missing = [key for key in KEYS if key not in claim]

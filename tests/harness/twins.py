@@ -3,10 +3,20 @@
 import contextlib
 import functools
 import importlib
+import importlib.util
 import inspect
 import textwrap
 
 import pytest
+
+
+def _module(path: str):
+    """The module that `path` begins with, in a package of its own or not, and the names that are left."""
+    parts = path.split(".")
+    module = importlib.import_module(f"harness.{parts.pop(0)}")
+    while hasattr(module, "__path__") and importlib.util.find_spec(f"{module.__name__}.{parts[0]}"):
+        module = importlib.import_module(f"{module.__name__}.{parts.pop(0)}")
+    return module, parts
 
 
 @contextlib.contextmanager
@@ -15,9 +25,8 @@ def broken(path: str, old: str, new: str):
 
     Raises AssertionError when the source does not hold `old` exactly once: the twin would be the original.
     """
-    module_name, _, rest = path.partition(".")
-    module = importlib.import_module(f"harness.{module_name}")
-    *outer, name = rest.split(".")
+    module, rest = _module(path)
+    *outer, name = rest
     owner = module
     for part in outer:
         owner = getattr(owner, part)
