@@ -28,6 +28,8 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from harness import gpu
+
 _PF_KTHREAD = 0x00200000
 _TOP = 5
 _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -61,6 +63,7 @@ class Scan(NamedTuple):
     runq_wait: float | None  # s, of the own processes
     frequency_mhz: float | None
     temperature_c: float | None
+    gpus: list[dict]  # clock, power, temperature, foreign users of every device, see gpu.py
     cost: float  # CPU seconds of this scan
 
 
@@ -147,6 +150,7 @@ class Sampler:
         self._frequencies = _existing(f"{sys}/devices/system/cpu", "cpu", "cpufreq/scaling_cur_freq")
         self._temperatures = _existing(f"{sys}/class/thermal", "thermal_zone", "temp")
         self._psi = read(f"{proc}/pressure/cpu") is not None
+        self._gpus = gpu.Gpus() if proc == "/proc" else None
         self.method = method or self._best_method()
 
     def _best_method(self) -> str:
@@ -184,6 +188,7 @@ class Sampler:
             runq_wait=self._runq_wait(own),
             frequency_mhz=_mean(self._frequencies, 1e-3),
             temperature_c=_largest(self._temperatures, 1e-3),
+            gpus=self._gpus.read(own) if self._gpus else [],
             cost=time.thread_time() - begin,
         )
 
@@ -239,6 +244,7 @@ class Sampler:
             "throttled": _growth(before.throttled, after.throttled),
             "frequency_mhz": after.frequency_mhz,
             "temperature_c": after.temperature_c,
+            "gpus": after.gpus,
             "top": named,
             "sampler_seconds": before.cost + after.cost,
         }

@@ -9,7 +9,7 @@ import platform
 import time
 from pathlib import Path
 
-from harness import load
+from harness import gpu, load
 
 
 def describe(proc: str = "/proc", sys: str = "/sys") -> dict:
@@ -44,6 +44,7 @@ def describe(proc: str = "/proc", sys: str = "/sys") -> dict:
         "clock_source": _text(f"{sys}/devices/system/clocksource/clocksource0/current_clocksource"),
         "clock_resolution_seconds": time.get_clock_info("perf_counter").resolution,
         "load_average": _load_average(proc),
+        "gpus": gpu.Gpus().describe() if proc == "/proc" else [],
     }
 
 

@@ -139,6 +139,7 @@ class Load(Entry, tag="load", kw_only=True):
     throttled: float | None = None  # seconds throttled by the own cgroup's quota
     frequency_mhz: float | None = None
     temperature_c: float | None = None
+    gpus: list[dict[str, Any]] = []  # of every device: clock_mhz, power_watts, temperature_c, busy, foreign pids
     top: list[dict[str, Any]] = []  # the largest foreign processes: name, pid, cores
     sampler_seconds: float | None = None  # CPU that the two scans cost
 
