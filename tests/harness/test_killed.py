@@ -12,7 +12,7 @@ import pytest
 from harness import records, schedule
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCKS, PAIRS, SEED = 12, 3, 77
+BLOCKS, PAIRS, SEED = 6, 3, 77
 
 # arm b forks workers, arm a leaves a daemon of another session and environment in every iteration
 SCENARIO = f"""\
