@@ -175,6 +175,7 @@ static void free_flat(flat_space *w)
     free(w->round_counts);
     free(w->mapped[0]);
     free(w->mapped[1]);
+    free(w->blends);
     memset(w, 0, sizeof *w);
 }
 
@@ -344,7 +345,7 @@ int mapping_best_instructions(void)
 {
 #if defined(__x86_64__) && defined(__GNUC__)
     __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
                       __builtin_cpu_supports("popcnt");
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
@@ -584,69 +585,16 @@ static bool map_recursively(mapping_context *c, mapper *m, const brick *b, int64
 
 /* ---- the flat lattice's frame: rays of a brick, the box of its voxels, the filter's margin */
 
-/* Corner rays of a brick into planes; the last column is repeated to the end, so that padding is harmless. */
+/* Corner rays of a brick into planes. */
 static void load_planes(const mapping_context *c, mapper *m, size_t number)
 {
-    flat_space *w = &m->flat;
     const brick *b = &c->bricks[number];
-    const mapping_job *j = &c->job;
-    const int columns_ = (int)b->columns, rows = (int)b->rows;
-    if (w->brick == (int64_t)number)
+    if (m->flat.brick == (int64_t)number)
         return;
-    w->brick = (int64_t)number;
-    uint8_t corner[2][FLAT_WIDTH + 1];
-    for (int y = 0; y <= rows; y++) {
-        const double *from = j->rays + ((b->row + y) * (j->columns + 1) + b->column) * 3;
-        double *to = w->planes + (size_t)y * 3 * FLAT_COLUMNS;
-        uint8_t *here = corner[y & 1], *above = corner[~y & 1];
-        for (int x = 0; x <= columns_; x++) {
-            to[x] = from[3 * x];
-            to[FLAT_COLUMNS + x] = from[3 * x + 1];
-            to[2 * FLAT_COLUMNS + x] = from[3 * x + 2];
-            here[x] = (fabs(from[3 * x]) <= DBL_MAX) & (fabs(from[3 * x + 1]) <= DBL_MAX) &
-                      (fabs(from[3 * x + 2]) <= DBL_MAX);
-        }
-        for (int k = 0; k < 3; k++)
-            for (int x = columns_ + 1; x < FLAT_COLUMNS; x++)
-                to[k * FLAT_COLUMNS + x] = to[k * FLAT_COLUMNS + columns_];
-        if (y > 0)
-            for (int x = 0; x < columns_; x++)
-                w->finite[(y - 1) * FLAT_WIDTH + x] = here[x] & here[x + 1] & above[x] & above[x + 1];
-    }
-    w->chord = -1.0;
-}
-
-/* Largest squared chord between corners of a pixel, error of the rays' length, and distance from the first ray. */
-static void measure_planes(flat_space *w, const brick *b)
-{
-    double chord = 0.0, error = 0.0, reach = 0.0;
-    const double *origin = w->planes;
-    if (w->chord >= 0.0)
-        return;
-    for (int y = 0; y <= b->rows; y++) {
-        const double *p = w->planes + (size_t)y * 3 * FLAT_COLUMNS, *q = p + (y < b->rows ? 3 * FLAT_COLUMNS : 0);
-        for (int x = 0; x <= b->columns; x++) {
-            double length = 0.0, far = 0.0, right = 0.0, down = 0.0, fall = 0.0, rise = 0.0;
-            for (int k = 0; k < 3; k++) {
-                const double *pk = p + k * FLAT_COLUMNS + x, *qk = q + k * FLAT_COLUMNS + x;
-                const double away = pk[0] - origin[k * FLAT_COLUMNS];
-                length += pk[0] * pk[0];
-                far += away * away;
-                right += (pk[1] - pk[0]) * (pk[1] - pk[0]);
-                down += (qk[0] - pk[0]) * (qk[0] - pk[0]);
-                fall += (qk[1] - pk[0]) * (qk[1] - pk[0]);
-                rise += (pk[1] - qk[0]) * (pk[1] - qk[0]);
-            }
-            const double one = right > down ? right : down, two = fall > rise ? fall : rise, most = one > two ? one : two;
-            /* A NaN makes the maximum NaN and so the filter useless for this brick, which is right. */
-            chord = !(most <= chord) ? most : chord;
-            error = !(fabs(length - 1.0) <= error) ? fabs(length - 1.0) : error;
-            reach = !(far <= reach) ? far : reach;
-        }
-    }
-    w->chord = isnan(chord) ? INFINITY : chord;
-    w->unit_error = error;
-    w->reach = sqrt(reach);
+    m->flat.brick = (int64_t)number;
+    m->flat.chord = -1.0;
+    const int64_t stride = 3 * (c->job.columns + 1);
+    c->instructions->load(&m->flat, c->job.rays + b->row * stride + b->column * 3, stride, (int)b->rows, (int)b->columns);
 }
 
 /* Choose a box of voxels that should hold the frame's; false when ids relative to it would not fit. */
@@ -697,45 +645,34 @@ static bool choose_box(const mapping_context *c, const flat_space *w, const bric
     return bits[0] + bits[1] + bits[2] <= FLAT_BITS;
 }
 
-/* The filter's distance from a voxel edge that makes a decision certain (mapping_flat.inc); false: use doubles. */
+/* The filter's distance from a voxel edge that makes a decision certain (mapping_flat.inc), and whether the box holds every
+ * coordinate; false: no bound, so decide in double. */
 static bool prepare_margin(const flat_space *w, flat_task *t)
 {
     if (!(w->chord <= 0.25) || !(w->unit_error <= 1e-6))
         return false;
+    t->margin = 0.0f;
+    t->certain = true;
     for (int k = 0; k < 3; k++) {
         double gradient = 0.0, size = 0.0;
         for (int p = 0; p < t->filter_positions; p++) {
             const double *a = t->table + 12 * (t->filter_first + p) + 4 * k;
             const double g = sqrt(a[0] * a[0] + a[1] * a[1] + a[2] * a[2]) / t->step[k];
             const double first = a[0] * w->planes[0] + a[1] * w->planes[FLAT_COLUMNS] + a[2] * w->planes[2 * FLAT_COLUMNS];
-            const double at = fabs((first + a[3] - t->minimum[k]) / t->step[k] - t->origin[k]);
+            const double at = (first + a[3] - t->minimum[k]) / t->step[k] - t->origin[k];
             gradient = !(g <= gradient) ? g : gradient;
-            size = !(at + g * w->reach <= size) ? at + g * w->reach : size;
+            size = !(fabs(at) + g * w->reach <= size) ? fabs(at) + g * w->reach : size;
+            t->certain &= at - g * w->reach >= 0.5 && at + g * w->reach <= t->extent[k] - 0.5;
         }
         /* ||r| - 1| <= ||r|^2 - 1|; eight roundings of 2^-24 instead of seven, and 1 % cover what double rounds. */
         const double margin = 1.01 * gradient * (w->chord / 4 + w->unit_error) + 8.08 * 0x1p-24 * size + 1e-7;
-        if (!(margin < 0.25))
+        if (!(margin < 0.25)) {
+            t->certain = false;
             return false;
-        t->margin[k] = (float)margin * 1.0001f;
+        }
+        t->margin = fmaxf(t->margin, (float)margin * 1.0001f);
     }
     return true;
-}
-
-int admit_lanes(const flat_task *t, int row, int x, int lanes)
-{
-    const double *intensity = t->intensity + row * t->stride + x, *variance = t->variance + row * t->stride + x;
-    const unsigned char *mask = t->mask == NULL ? NULL : t->mask + row * t->stride + x;
-    const uint8_t *finite = t->space->finite + row * FLAT_WIDTH + x;
-    const int64_t first = (int64_t)row * t->columns + x;
-    int admitted = 0;
-    for (int k = 0; k < lanes; k++) {
-        const int in = (first + k >= t->begin) & (first + k < t->end);
-        const int good = (fabs(intensity[k]) <= DBL_MAX) & (variance[k] >= 0.0) & (variance[k] <= DBL_MAX) & finite[k];
-        t->mapper->counters.samples += in;
-        admitted |= (in & good & (mask == NULL || !mask[k])) << k;
-    }
-    t->mapper->counters.valid += __builtin_popcount((unsigned)admitted);
-    return admitted;
 }
 
 bool place_events(const flat_task *t, size_t first)
@@ -754,20 +691,35 @@ bool place_events(const flat_task *t, size_t first)
         }
         return !m->failed;
     }
+    if (!find_slots(t, first, e->count - first))
+        return false;
     const int *bits = g->chunk_bits;
     const uint32_t x_local = (1u << bits[0]) - 1, y_local = (1u << bits[1]) - 1, z_local = (1u << bits[2]) - 1;
     for (size_t i = first; i < e->count; i++) {
-        const uint32_t id = e->ids[i];
+        const uint32_t x = e->ids[i] >> t->shift[0], y = e->ids[i] >> t->shift[1] & y_mask, z = e->ids[i] & z_mask;
+        const uint32_t chunk = (x >> bits[0]) << t->chunk_shift[0] | (y >> bits[1]) << t->chunk_shift[1] | z >> bits[2];
+        e->ids[i] = t->slots[chunk] | (x & x_local) << (bits[1] + bits[2]) | (y & y_local) << bits[2] | (z & z_local);
+    }
+    return true;
+}
+
+bool find_slots(const flat_task *t, size_t first, size_t count)
+{
+    mapper *m = t->mapper;
+    const prepared_grid *g = m->grid;
+    const int *bits = g->chunk_bits;
+    const uint32_t y_mask = (1u << (t->shift[0] - t->shift[1])) - 1, z_mask = (1u << t->shift[1]) - 1;
+    for (size_t i = first; i < first + count; i++) {
+        const uint32_t id = m->events.ids[i];
         const uint32_t x = id >> t->shift[0], y = id >> t->shift[1] & y_mask, z = id & z_mask;
         const uint32_t chunk = (x >> bits[0]) << t->chunk_shift[0] | (y >> bits[1]) << t->chunk_shift[1] | z >> bits[2];
-        if (__builtin_expect(t->slots[chunk] == UINT32_MAX, 0)) {
-            const uint64_t n[3] = {(uint64_t)t->origin[0] + x, (uint64_t)t->origin[1] + y, (uint64_t)t->origin[2] + z};
-            const uint32_t placed = place_key(m, key_of(g, n[0] << g->shift_x | n[1] << g->shift_y | n[2]));
-            if (m->failed)
-                return false;
-            t->slots[chunk] = placed & ~((1u << m->page_bits) - 1);
-        }
-        e->ids[i] = t->slots[chunk] | (x & x_local) << (bits[1] + bits[2]) | (y & y_local) << bits[2] | (z & z_local);
+        if (t->slots[chunk] != UINT32_MAX)
+            continue;
+        const uint64_t n[3] = {(uint64_t)t->origin[0] + x, (uint64_t)t->origin[1] + y, (uint64_t)t->origin[2] + z};
+        const uint32_t placed = place_key(m, key_of(g, n[0] << g->shift_x | n[1] << g->shift_y | n[2]));
+        if (m->failed)
+            return false;
+        t->slots[chunk] = placed & ~((1u << m->page_bits) - 1);
     }
     return true;
 }
@@ -810,7 +762,8 @@ static bool map_flat(mapping_context *c, mapper *m, size_t number, int64_t frame
     t.filter_first = t.stationary ? t.side : 0;
     t.filter_positions = t.stationary ? 1 : 2 * t.side + 1;
     if (c->options.filter && t.depth > 0) {
-        measure_planes(&m->flat, b);
+        if (m->flat.chord < 0.0)
+            c->instructions->measure(&m->flat, (int)b->rows, (int)b->columns);
         t.filter = prepare_margin(&m->flat, &t);
     }
     if (g->powers && g->bits_local == m->page_bits) {
@@ -853,7 +806,7 @@ static bool prepare_flat(flat_space *w, int depth, bool continuous)
     w->leaf_count = (int)leaves_;
     w->brick = -1;
     w->planes = calloc((MAPPING_BRICK + 1) * 3 * FLAT_COLUMNS + 16, sizeof *w->planes);
-    w->finite = calloc(MAPPING_BRICK * FLAT_WIDTH, 1);
+    w->finite = calloc(MAPPING_BRICK * FLAT_WIDTH + 16, 1);
     w->line = calloc(3 * FLAT_COLUMNS + 16, sizeof *w->line);
     w->node_memory = calloc(nodes + 16, sizeof *w->node_memory);
     w->centres = calloc(leaves_ * FLAT_COLUMNS, sizeof *w->centres);
@@ -862,16 +815,17 @@ static bool prepare_flat(flat_space *w, int depth, bool continuous)
     w->round_counts = calloc((leaves_ + 4) * 16, sizeof *w->round_counts);
     for (int k = 0; k < 2; k++)
         w->mapped[k] = calloc(positions * 3 * FLAT_COLUMNS + 16, sizeof *w->mapped[k]);
+    w->blends = calloc(positions * 3 * FLAT_COLUMNS + 16, sizeof *w->blends);
     if (w->planes == NULL || w->finite == NULL || w->line == NULL || w->node_memory == NULL || w->centres == NULL ||
         w->leaves == NULL || w->round_ids == NULL || w->round_counts == NULL || w->mapped[0] == NULL ||
-        w->mapped[1] == NULL) {
+        w->mapped[1] == NULL || w->blends == NULL) {
         free_flat(w);
         return false;
     }
     for (size_t u = 0; u <= side; u++)
         w->nodes[u] = w->node_memory + u * layers * side * FLAT_COLUMNS;
     w->bytes = ((MAPPING_BRICK + 4) * 3 * FLAT_COLUMNS + 32) * sizeof(double) + MAPPING_BRICK * FLAT_WIDTH +
-               (nodes + leaves_ * (FLAT_COLUMNS + 48)) * sizeof(int32_t) + 6 * positions * FLAT_COLUMNS * sizeof(float);
+               (nodes + leaves_ * (FLAT_COLUMNS + 48)) * sizeof(int32_t) + 9 * positions * FLAT_COLUMNS * sizeof(float);
     return true;
 }
 

@@ -1,9 +1,9 @@
 /* The inner loops with AVX512 instructions; nothing on other machines. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,bmi,bmi2,popcnt"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,bmi,bmi2,popcnt"))), apply_to = function)
 #else
-#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx2,bmi,bmi2,popcnt")
+#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,bmi,bmi2,popcnt")
 #endif
 
 #define LANES_AVX512
@@ -14,7 +14,7 @@
 #include "mapping_flat.inc"
 #include "mapping_sums.inc"
 
-const instruction_table mapping_avx512 = {flat_map, sums_mark, sums_rank, sums_add};
+const instruction_table mapping_avx512 = {flat_load, flat_measure, flat_map, sums_mark, sums_rank, sums_add};
 
 #ifdef __clang__
 #pragma clang attribute pop

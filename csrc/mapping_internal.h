@@ -73,7 +73,7 @@ typedef struct {
     bool continuous;
     int leaf_count;
     double *planes;    /* [65 rows][3][FLAT_COLUMNS] corner rays of the current brick */
-    uint8_t *finite;   /* [64][FLAT_WIDTH] whether all corners of a pixel are */
+    uint8_t *finite;   /* [64][FLAT_WIDTH] whether all corners of a pixel are, 16 more to read */
     double *line;      /* [3][FLAT_COLUMNS] */
     int32_t *nodes[33]; /* [side + 1] -> [layers][side][FLAT_COLUMNS] */
     int32_t *node_memory;
@@ -81,7 +81,8 @@ typedef struct {
     int32_t *leaves;     /* [leaf][16] */
     int32_t *round_ids, *round_counts; /* [leaf + 4][16] */
     float *mapped[2];    /* [positions][3][FLAT_COLUMNS] */
-    double chord, unit_error, reach; /* of the current brick, see measure_planes; chord < 0: not yet */
+    float *blends;       /* the same, between two rows of corners */
+    double chord, unit_error, reach; /* of the current brick, see flat_measure; chord < 0: not yet */
     int64_t brick;       /* that `planes` holds; -1: none */
     size_t bytes;
 } flat_space;
@@ -127,7 +128,8 @@ typedef struct {
     const double *minimum, *step;
     int32_t origin[3], extent[3], shape[3]; /* the box of voxels that ids are relative to */
     int shift[2];
-    float margin[3];
+    float margin;
+    bool certain; /* no coordinate of the brick's frame can leave the box */
     int filter_first, filter_positions;
     uint32_t *slots; /* chunk of the box -> slot << page bits, or UINT32_MAX */
     int chunk_shift[2];
@@ -157,6 +159,8 @@ typedef struct {
 
 /* The inner loops that exist once for every instruction set. */
 typedef struct {
+    void (*load)(flat_space *space, const double *rays, int64_t row_stride, int rows, int columns);
+    void (*measure)(flat_space *space, int rows, int columns);
     int (*map)(const flat_task *task);
     /* Set the bits of the events' voxels. */
     void (*mark)(const page_view *pages, const uint32_t *ids, size_t count);
@@ -177,8 +181,8 @@ static inline bool reserve_events(event_list *e, size_t more)
     return e->capacity - e->count >= more || grow_events(e, more);
 }
 
-/* Bit k: pixel (row, x + k) of the brick is to be mapped. */
-int admit_lanes(const flat_task *task, int row, int x, int lanes);
+/* Enter the chunks of the events [first, first + count) into task->slots; false when an allocation failed. */
+bool find_slots(const flat_task *task, size_t first, size_t count);
 /* Turn the ids of the events from `first` on from box-relative ones into slots; false when an allocation failed. */
 bool place_events(const flat_task *task, size_t first);
 

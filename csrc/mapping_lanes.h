@@ -6,6 +6,7 @@
 #ifndef MAPPING_LANES_H
 #define MAPPING_LANES_H
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 
@@ -50,6 +51,7 @@ LANE lanes_i i_load(const int32_t *p) { return _mm512_loadu_si512(p); }
 LANE void i_store(int32_t *p, lanes_i x) { _mm512_storeu_si512(p, x); }
 LANE lanes_i i_set(int32_t x) { return _mm512_set1_epi32(x); }
 LANE lanes_i i_sub(lanes_i x, lanes_i y) { return _mm512_sub_epi32(x, y); }
+LANE lanes_i i_add(lanes_i x, lanes_i y) { return _mm512_add_epi32(x, y); }
 LANE lanes_i i_or(lanes_i x, lanes_i y) { return _mm512_or_si512(x, y); }
 LANE lanes_i i_shift(lanes_i x, int n) { return _mm512_slli_epi32(x, (unsigned)n); }
 LANE lanes_i i_blend(lanes_m m, lanes_i yes, lanes_i no) { return _mm512_mask_mov_epi32(no, m, yes); }
@@ -62,6 +64,32 @@ LANE lanes_m m_greater(lanes_i x, lanes_i y) { return _mm512_cmpgt_epi32_mask(x,
 LANE lanes_m m_and(lanes_m x, lanes_m y) { return x & y; }
 LANE lanes_m m_not(lanes_m x) { return (lanes_m)~x; }
 LANE int m_bits(lanes_m m) { return m; }
+LANE lanes_m m_from_bits(int bits) { return (lanes_m)bits; }
+LANE lanes_d d_max(lanes_d x, lanes_d y) { return (lanes_d){_mm512_max_pd(x.a, y.a), _mm512_max_pd(x.b, y.b)}; }
+/* bit k: value[k] and spread[k] are finite and spread[k] >= 0 */
+LANE int admitted_bits(const double *value, const double *spread)
+{
+    const __m512d most = _mm512_set1_pd(DBL_MAX), zero = _mm512_setzero_pd();
+    int bits = 0;
+    for (int k = 0; k < 2; k++) {
+        const __m512d i = _mm512_abs_pd(_mm512_loadu_pd(value + 8 * k)), v = _mm512_loadu_pd(spread + 8 * k);
+        bits |= (_mm512_cmp_pd_mask(i, most, _CMP_LE_OQ) & _mm512_cmp_pd_mask(v, zero, _CMP_GE_OQ) &
+                 _mm512_cmp_pd_mask(v, most, _CMP_LE_OQ)) << 8 * k;
+    }
+    return bits;
+}
+LANE int byte_bits(const uint8_t *p) /* bit k: p[k] != 0 */
+{
+    const __m128i x = _mm_loadu_si128((const __m128i *)p);
+    return _mm_test_epi8_mask(x, x);
+}
+LANE lanes_i i_gather(const uint32_t *table, lanes_i index) { return _mm512_i32gather_epi32(index, table, 4); }
+LANE lanes_i i_right(lanes_i x, int n) { return _mm512_srli_epi32(x, (unsigned)n); }
+LANE lanes_i i_and(lanes_i x, lanes_i y) { return _mm512_and_si512(x, y); }
+LANE void i_compress(uint32_t *to, lanes_i x, int bits) /* writes all sixteen, the chosen ones first */
+{
+    _mm512_storeu_si512(to, _mm512_maskz_compress_epi32((__mmask16)bits, x));
+}
 
 LANE lanes_f f_load(const float *p) { return _mm512_loadu_ps(p); }
 LANE void f_store(float *p, lanes_f x) { _mm512_storeu_ps(p, x); }
@@ -71,10 +99,10 @@ LANE lanes_f f_sub(lanes_f x, lanes_f y) { return _mm512_sub_ps(x, y); }
 LANE lanes_f f_mul(lanes_f x, lanes_f y) { return _mm512_mul_ps(x, y); }
 LANE lanes_f f_floor(lanes_f x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
 LANE lanes_i i_from_f(lanes_f x) { return _mm512_cvttps_epi32(x); }
-LANE lanes_m m_between(lanes_f x, lanes_f low, lanes_f high) /* low < x < high; false for NaN */
-{
-    return _mm512_cmp_ps_mask(x, low, _CMP_GT_OQ) & _mm512_cmp_ps_mask(x, high, _CMP_LT_OQ);
-}
+LANE lanes_f f_fused(lanes_f x, lanes_f y, lanes_f z) { return _mm512_fmadd_ps(x, y, z); }
+LANE lanes_f f_min(lanes_f x, lanes_f y) { return _mm512_min_ps(x, y); }
+LANE lanes_f f_max(lanes_f x, lanes_f y) { return _mm512_max_ps(x, y); }
+LANE int above_bits(lanes_f x, lanes_f y) { return _mm512_cmp_ps_mask(x, y, _CMP_GT_OQ); }
 
 #elif defined(LANES_AVX2)
 
@@ -136,6 +164,7 @@ LANE void i_store(int32_t *p, lanes_i x)
 }
 LANE lanes_i i_set(int32_t x) { EACH_I(_mm256_set1_epi32(x)); }
 LANE lanes_i i_sub(lanes_i x, lanes_i y) { EACH_I(_mm256_sub_epi32(x.p[k], y.p[k])); }
+LANE lanes_i i_add(lanes_i x, lanes_i y) { EACH_I(_mm256_add_epi32(x.p[k], y.p[k])); }
 LANE lanes_i i_or(lanes_i x, lanes_i y) { EACH_I(_mm256_or_si256(x.p[k], y.p[k])); }
 LANE lanes_i i_shift(lanes_i x, int n) { EACH_I(_mm256_sll_epi32(x.p[k], _mm_cvtsi32_si128(n))); }
 LANE lanes_i i_blend(lanes_m m, lanes_i yes, lanes_i no) { EACH_I(_mm256_blendv_epi8(no.p[k], yes.p[k], m.p[k])); }
@@ -156,6 +185,40 @@ LANE lanes_m m_equal(lanes_i x, lanes_i y) { EACH_I(_mm256_cmpeq_epi32(x.p[k], y
 LANE lanes_m m_greater(lanes_i x, lanes_i y) { EACH_I(_mm256_cmpgt_epi32(x.p[k], y.p[k])); }
 LANE lanes_m m_and(lanes_m x, lanes_m y) { EACH_I(_mm256_and_si256(x.p[k], y.p[k])); }
 LANE lanes_m m_not(lanes_m x) { EACH_I(_mm256_xor_si256(x.p[k], _mm256_set1_epi32(-1))); }
+LANE lanes_d d_max(lanes_d x, lanes_d y) { EACH_D(_mm256_max_pd(x.p[k], y.p[k])); }
+LANE int admitted_bits(const double *value, const double *spread)
+{
+    const __m256d most = _mm256_set1_pd(DBL_MAX), zero = _mm256_setzero_pd(), sign = _mm256_set1_pd(-0.0);
+    int bits = 0;
+    for (int k = 0; k < 4; k++) {
+        const __m256d i = _mm256_andnot_pd(sign, _mm256_loadu_pd(value + 4 * k)), v = _mm256_loadu_pd(spread + 4 * k);
+        const __m256d good = _mm256_and_pd(_mm256_cmp_pd(i, most, _CMP_LE_OQ),
+                                           _mm256_and_pd(_mm256_cmp_pd(v, zero, _CMP_GE_OQ), _mm256_cmp_pd(v, most, _CMP_LE_OQ)));
+        bits |= _mm256_movemask_pd(good) << 4 * k;
+    }
+    return bits;
+}
+LANE int byte_bits(const uint8_t *p)
+{
+    const __m128i x = _mm_loadu_si128((const __m128i *)p);
+    return ~_mm_movemask_epi8(_mm_cmpeq_epi8(x, _mm_setzero_si128())) & 0xffff;
+}
+LANE lanes_i i_gather(const uint32_t *table, lanes_i index)
+{
+    EACH_I(_mm256_i32gather_epi32((const int *)table, index.p[k], 4));
+}
+LANE lanes_i i_right(lanes_i x, int n) { EACH_I(_mm256_srl_epi32(x.p[k], _mm_cvtsi32_si128(n))); }
+LANE lanes_i i_and(lanes_i x, lanes_i y) { EACH_I(_mm256_and_si256(x.p[k], y.p[k])); }
+LANE void i_compress(uint32_t *to, lanes_i x, int bits)
+{
+    uint32_t all[LANES];
+    for (int k = 0; k < 2; k++)
+        _mm256_storeu_si256((__m256i *)(all + 8 * k), x.p[k]);
+    for (int k = 0; k < LANES; k++) {
+        *to = all[k];
+        to += bits >> k & 1;
+    }
+}
 LANE int m_bits(lanes_m m)
 {
     return _mm256_movemask_ps(_mm256_castsi256_ps(m.p[0])) | _mm256_movemask_ps(_mm256_castsi256_ps(m.p[1])) << 8;
@@ -173,10 +236,13 @@ LANE lanes_f f_sub(lanes_f x, lanes_f y) { EACH_F(_mm256_sub_ps(x.p[k], y.p[k]))
 LANE lanes_f f_mul(lanes_f x, lanes_f y) { EACH_F(_mm256_mul_ps(x.p[k], y.p[k])); }
 LANE lanes_f f_floor(lanes_f x) { EACH_F(_mm256_floor_ps(x.p[k])); }
 LANE lanes_i i_from_f(lanes_f x) { EACH_I(_mm256_cvttps_epi32(x.p[k])); }
-LANE lanes_m m_between(lanes_f x, lanes_f low, lanes_f high)
+LANE lanes_f f_fused(lanes_f x, lanes_f y, lanes_f z) { EACH_F(_mm256_fmadd_ps(x.p[k], y.p[k], z.p[k])); }
+LANE lanes_f f_min(lanes_f x, lanes_f y) { EACH_F(_mm256_min_ps(x.p[k], y.p[k])); }
+LANE lanes_f f_max(lanes_f x, lanes_f y) { EACH_F(_mm256_max_ps(x.p[k], y.p[k])); }
+LANE int above_bits(lanes_f x, lanes_f y)
 {
-    EACH_I(_mm256_castps_si256(
-        _mm256_and_ps(_mm256_cmp_ps(x.p[k], low.p[k], _CMP_GT_OQ), _mm256_cmp_ps(x.p[k], high.p[k], _CMP_LT_OQ))));
+    return _mm256_movemask_ps(_mm256_cmp_ps(x.p[0], y.p[0], _CMP_GT_OQ)) |
+           _mm256_movemask_ps(_mm256_cmp_ps(x.p[1], y.p[1], _CMP_GT_OQ)) << 8;
 }
 
 #else
@@ -230,6 +296,7 @@ LANE void i_store(int32_t *p, lanes_i x)
 }
 LANE lanes_i i_set(int32_t x) { EACH(lanes_i, x); }
 LANE lanes_i i_sub(lanes_i x, lanes_i y) { EACH(lanes_i, (int32_t)((uint32_t)x.v[k] - (uint32_t)y.v[k])); }
+LANE lanes_i i_add(lanes_i x, lanes_i y) { EACH(lanes_i, (int32_t)((uint32_t)x.v[k] + (uint32_t)y.v[k])); }
 LANE lanes_i i_or(lanes_i x, lanes_i y) { EACH(lanes_i, x.v[k] | y.v[k]); }
 LANE lanes_i i_shift(lanes_i x, int n) { EACH(lanes_i, (int32_t)((uint32_t)x.v[k] << n)); }
 LANE lanes_i i_blend(lanes_m m, lanes_i yes, lanes_i no) { EACH(lanes_i, (m.v[k] & yes.v[k]) | (~m.v[k] & no.v[k])); }
@@ -244,6 +311,31 @@ LANE lanes_m m_equal(lanes_i x, lanes_i y) { EACH(lanes_m, -(x.v[k] == y.v[k]));
 LANE lanes_m m_greater(lanes_i x, lanes_i y) { EACH(lanes_m, -(x.v[k] > y.v[k])); }
 LANE lanes_m m_and(lanes_m x, lanes_m y) { EACH(lanes_m, x.v[k] & y.v[k]); }
 LANE lanes_m m_not(lanes_m x) { EACH(lanes_m, ~x.v[k]); }
+LANE lanes_d d_max(lanes_d x, lanes_d y) { EACH(lanes_d, x.v[k] > y.v[k] ? x.v[k] : y.v[k]); } /* y where either is NaN */
+LANE int admitted_bits(const double *value, const double *spread)
+{
+    int bits = 0;
+    for (int k = 0; k < LANES; k++)
+        bits |= ((fabs(value[k]) <= DBL_MAX) & (spread[k] >= 0.0) & (spread[k] <= DBL_MAX)) << k;
+    return bits;
+}
+LANE int byte_bits(const uint8_t *p)
+{
+    int bits = 0;
+    for (int k = 0; k < LANES; k++)
+        bits |= (p[k] != 0) << k;
+    return bits;
+}
+LANE lanes_i i_gather(const uint32_t *table, lanes_i index) { EACH(lanes_i, (int32_t)table[index.v[k]]); }
+LANE lanes_i i_right(lanes_i x, int n) { EACH(lanes_i, (int32_t)((uint32_t)x.v[k] >> n)); }
+LANE lanes_i i_and(lanes_i x, lanes_i y) { EACH(lanes_i, x.v[k] & y.v[k]); }
+LANE void i_compress(uint32_t *to, lanes_i x, int bits)
+{
+    for (int k = 0; k < LANES; k++) {
+        *to = (uint32_t)x.v[k];
+        to += bits >> k & 1;
+    }
+}
 LANE int m_bits(lanes_m m)
 {
     int bits = 0;
@@ -264,9 +356,15 @@ LANE lanes_f f_sub(lanes_f x, lanes_f y) { EACH(lanes_f, x.v[k] - y.v[k]); }
 LANE lanes_f f_mul(lanes_f x, lanes_f y) { EACH(lanes_f, x.v[k] * y.v[k]); }
 LANE lanes_f f_floor(lanes_f x) { EACH(lanes_f, floorf(x.v[k])); }
 LANE lanes_i i_from_f(lanes_f x) { EACH(lanes_i, floor_of((double)x.v[k])); }
-LANE lanes_m m_between(lanes_f x, lanes_f low, lanes_f high)
+LANE lanes_f f_fused(lanes_f x, lanes_f y, lanes_f z) { EACH(lanes_f, x.v[k] * y.v[k] + z.v[k]); } /* fused or not */
+LANE lanes_f f_min(lanes_f x, lanes_f y) { EACH(lanes_f, x.v[k] < y.v[k] ? x.v[k] : y.v[k]); }
+LANE lanes_f f_max(lanes_f x, lanes_f y) { EACH(lanes_f, x.v[k] > y.v[k] ? x.v[k] : y.v[k]); }
+LANE int above_bits(lanes_f x, lanes_f y)
 {
-    EACH(lanes_m, -(x.v[k] > low.v[k] && x.v[k] < high.v[k]));
+    int bits = 0;
+    for (int k = 0; k < LANES; k++)
+        bits |= (x.v[k] > y.v[k]) << k;
+    return bits;
 }
 
 #endif
