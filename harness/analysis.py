@@ -224,13 +224,13 @@ class Analysis:
     def looks(self) -> tuple[int, ...]:
         return tuple(self.plan.get("looks") or stats.LOOKS)
 
-    def levels(self, load: bool = False) -> tuple[float, float]:
+    def levels(self, adjusted: bool = False) -> tuple[float, float]:
         """Two-sided levels of the interval, and of the narrower one for "equivalent" and "not-worse".
 
-        `load`: the comparison is adjusted for load.
+        `adjusted`: the comparison is adjusted for load or position.
         """
         if self.method == "looks":
-            nominal, equivalence = stats.nominal_levels(self.looks, self.alpha, load)
+            nominal, equivalence = stats.nominal_levels(self.looks, self.alpha, adjusted)
             return 1 - nominal, 1 - equivalence
         return 1 - self.alpha, 1 - 2 * self.alpha
 
@@ -535,7 +535,7 @@ class Analysis:
             slots.position_costs(delta) for delta in (0.0, plain.low, plain.estimate, plain.high)
         ):
             return [], None
-        level, level90 = self.levels(slots.load is not None)
+        level, level90 = self.levels(adjusted=True)
         estimate, low, high = stats.adjusted_interval(slots.y, slots.b, level, slots.load)
         _, low90, high90 = stats.adjusted_interval(slots.y, slots.b, level90, slots.load)
         if self.family_tail is not None:

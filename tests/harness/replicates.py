@@ -35,28 +35,51 @@ def varying(load: np.ndarray) -> np.ndarray:
     return quartiles[1] - quartiles[0] > analysis.LOAD_VARIES
 
 
-def tails(y, b, load, delta: float, position: bool = True):
-    """One-sided p per row, adjusted for position, and for load in the rows where it varies."""
+@dataclass(frozen=True)
+class Tested:
+    """One-sided p per row of "the ratio lies above delta" and "below", and the rows in which anything is adjusted."""
+
+    above: np.ndarray
+    below: np.ndarray
+    adjusted: np.ndarray
+
+
+def judged_at(y, b, load, delta: float, position: bool = True) -> Tested:
+    """Adjusted for position where it costs anything, and for load in the rows where it varies."""
     above, below = stats.adjusted_tails(y, b, delta, position=position)
-    if load is not None and (rows := varying(load)).any():
-        above[rows], below[rows] = stats.adjusted_tails(y[rows], b[rows], delta, load[rows])
-    return above, below
+    rows = np.zeros(len(y), bool) if load is None else varying(load)
+    if rows.any():
+        above[rows], below[rows] = stats.adjusted_tails(y[rows], b[rows], delta, load[rows], position)
+    if not position:
+        return Tested(above, below, rows)
+    z = y - delta * b
+    if rows.any():
+        z[rows] -= stats.load_slope(z[rows], load[rows])[:, None] * load[rows]
+    return Tested(above, below, rows | (stats.signed_rank_p(z[:, 1::2] - z[:, 0::2]) < 0.05))
 
 
-def bounds(y, b, load, level, level90, mu: float, truth: float, position: bool):
-    """Stand-ins for L, U, L90, U90 that lie on the right side of 0 and the margins; and: is 0, the truth outside."""
-    tail, tail90 = (1 - level) / 2 * (1 + 1e-9), (1 - level90) / 2 * (1 + 1e-9)
-    at_low, at_zero, at_high = (tails(y, b, load, delta, position) for delta in (-mu, 0.0, mu))
-    low = np.where(at_high[0] <= tail, 2 * mu, np.where(at_zero[0] <= tail, mu / 2, -2 * mu))
-    high = np.where(at_low[1] <= tail, -2 * mu, np.where(at_zero[1] <= tail, -mu / 2, 2 * mu))
-    low90 = np.where(at_low[0] <= tail90, 0.0, -2 * mu)
-    high90 = np.where(at_high[1] <= tail90, 0.0, 2 * mu)
-    different = np.minimum(*at_zero) <= tail
-    missed = np.minimum(*tails(y, b, load, truth, position)) <= tail
-    return low, high, low90, high90, different, missed
+def bounds(y, b, load, nominal, mu: float, truth: float, position: bool):
+    """Stand-ins for L, U, L90, U90 that lie on the right side of 0 and the margins; and: is 0, the truth outside.
+
+    `nominal` gives the two-sided p of the interval and of the narrower one, with and without adjustment.
+    """
+
+    def rejected(test: Tested, side: str, which: int) -> np.ndarray:
+        level = np.where(test.adjusted, nominal[True][which], nominal[False][which])
+        return getattr(test, side) <= level / 2 * (1 + 1e-9)
+
+    at_low, at_zero, at_high = (judged_at(y, b, load, delta, position) for delta in (-mu, 0.0, mu))
+    zero_below, zero_above = rejected(at_zero, "above", 0), rejected(at_zero, "below", 0)
+    low = np.where(rejected(at_high, "above", 0), 2 * mu, np.where(zero_below, mu / 2, -2 * mu))
+    high = np.where(rejected(at_low, "below", 0), -2 * mu, np.where(zero_above, -mu / 2, 2 * mu))
+    low90 = np.where(rejected(at_low, "above", 1), 0.0, -2 * mu)
+    high90 = np.where(rejected(at_high, "below", 1), 0.0, 2 * mu)
+    at_truth = at_zero if truth == 0 else at_high if truth == mu else judged_at(y, b, load, truth, position)
+    missed = rejected(at_truth, "above", 0) | rejected(at_truth, "below", 0)
+    return low, high, low90, high90, zero_below | zero_above, missed
 
 
-def futile(y, b, load, level, level90, last: int, mu: float) -> np.ndarray:
+def futile(y, b, load, nominal, last: int, mu: float) -> np.ndarray:
     """Rows that are given up: by the adjusted ratios' own interval around their centre."""
     d = ratios(y, b)
     centre = stats.hodges_lehmann(d)
@@ -65,8 +88,8 @@ def futile(y, b, load, level, level90, last: int, mu: float) -> np.ndarray:
         slots = slots - stats.load_slope(slots, load[rows])[:, None] * load[rows]
         d[rows] = ratios(slots, b[rows]) + centre[rows, None]
         centre = stats.hodges_lehmann(d)
-    low, high = stats.signed_rank_interval(d, float(np.max(level)))
-    low90, high90 = stats.signed_rank_interval(d, float(np.max(level90)))
+    low, high = stats.signed_rank_interval(d, 1 - nominal[False][0])
+    low90, high90 = stats.signed_rank_interval(d, 1 - nominal[False][1])
     n = d.shape[-1]
     return stats.conclusive_chance(centre, (high - low) / 2, (high90 - low90) / 2, n, last, mu) < analysis.FUTILITY
 
@@ -77,7 +100,7 @@ def ratios(y, b) -> np.ndarray:
 
 def sequential(y, b, load=None, *, looks=stats.LOOKS, truth=0.0, give_up=True, position=True) -> Outcome:
     """The default: looks, repeated intervals, verdicts that only the last look may give, futility."""
-    mu = np.log1p(MARGIN)
+    mu, nominal = np.log1p(MARGIN), both(looks)
     rows = len(y)
     words = np.full(rows, "", dtype="<U12")
     used = np.full(rows, looks[-1])
@@ -86,13 +109,12 @@ def sequential(y, b, load=None, *, looks=stats.LOOKS, truth=0.0, give_up=True, p
     for n in looks:
         part = slice(0, 2 * n)
         at = (y[running, part], b[running, part], None if load is None else load[running, part])
-        nominal, equivalence = levels(at[2], len(running), looks)
-        low, high, low90, high90, away, outside = bounds(*at, 1 - nominal, 1 - equivalence, mu, truth, position)
+        low, high, low90, high90, away, outside = bounds(*at, nominal, mu, truth, position)
         final = n == looks[-1]
         found = gate.words(low, high, low90, high90, mu, final)
         over = np.isin(found, analysis.DECIDING) | final
         if give_up and not final:
-            giving = futile(*at, 1 - nominal, 1 - equivalence, looks[-1], mu) & ~over
+            giving = futile(*at, nominal, looks[-1], mu) & ~over
             # Given up: what the last look may say is said now.
             found[giving] = gate.words(low, high, low90, high90, mu, True)[giving]
             over |= giving
@@ -105,11 +127,9 @@ def sequential(y, b, load=None, *, looks=stats.LOOKS, truth=0.0, give_up=True, p
     return Outcome(words, used, different, missed)
 
 
-def levels(load, rows: int, looks=stats.LOOKS) -> tuple[np.ndarray, np.ndarray]:
-    """Nominal p of each row at a look: a little less where it is adjusted for load."""
-    plain, less = stats.nominal_levels(looks, 0.05), stats.nominal_levels(looks, 0.05, adjusted=True)
-    adjusted = np.zeros(rows, bool) if load is None else varying(load)
-    return np.where(adjusted, less[0], plain[0]), np.where(adjusted, less[1], plain[1])
+def both(looks=stats.LOOKS) -> dict[bool, tuple[float, float]]:
+    """Nominal p of every look, with and without adjustment."""
+    return {adjusted: stats.nominal_levels(looks, 0.05, adjusted) for adjusted in (True, False)}
 
 
 def ever(y, b, load=None, *, truth=0.0, looks=stats.LOOKS, position=True):
@@ -117,25 +137,26 @@ def ever(y, b, load=None, *, truth=0.0, looks=stats.LOOKS, position=True):
 
     Returns bool (rows), bool (rows), and the units used until the first difference.
     """
-    rows = len(y)
+    rows, nominal = len(y), both(looks)
     two, below = np.zeros(rows, bool), np.zeros(rows, bool)
     used = np.full(rows, looks[-1])
     for n in looks:
         part = slice(0, 2 * n)
-        cores = None if load is None else load[:, part]
-        nominal, equivalence = levels(cores, rows, looks)
-        more, less = tails(y[:, part], b[:, part], cores, truth, position)
-        hit = np.minimum(more, less) <= nominal / 2 * (1 + 1e-9)
+        found = judged_at(y[:, part], b[:, part], None if load is None else load[:, part], truth, position)
+        level = np.where(found.adjusted, nominal[True][0], nominal[False][0])
+        equivalence = np.where(found.adjusted, nominal[True][1], nominal[False][1])
+        hit = np.minimum(found.above, found.below) <= level / 2 * (1 + 1e-9)
         used[hit & ~two] = n
         two |= hit
-        below |= less <= equivalence / 2 * (1 + 1e-9)
+        below |= found.below <= equivalence / 2 * (1 + 1e-9)
     return two, below, used
 
 
 def fixed(y, b, load=None, *, truth=0.0, level=0.95, position=True) -> Outcome:
     """A fixed number of pairs and the plain interval."""
     mu = np.log1p(MARGIN)
-    low, high, low90, high90, away, outside = bounds(y, b, load, level, 2 * level - 1, mu, truth, position)
+    nominal = dict.fromkeys((True, False), (1 - level, 2 * (1 - level)))
+    low, high, low90, high90, away, outside = bounds(y, b, load, nominal, mu, truth, position)
     return Outcome(gate.words(low, high, low90, high90, mu), np.full(len(y), y.shape[1] // 2), away, outside)
 
 
