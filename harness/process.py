@@ -142,9 +142,8 @@ def patience(seen: Iterable[float], timeout: float) -> float:
 
 _marks = itertools.count(1)
 _family: tuple[int, int] | None = None  # (pid of the harness, what the marks of all its arms begin with)
-_guard: tuple[int, int] | None = (
-    None  # its pid, and the end of a pipe that only this process holds: closing it wakes it
-)
+_starting = threading.Lock()  # a resource limit is the whole process's: two threads must not start arms at once
+_guard: tuple[int, int] | None = None  # its pid, and the end of a pipe that only this process holds; closing wakes it
 
 
 def _become_parent() -> None:
@@ -288,7 +287,8 @@ class ArmProcess:
         fixed_layout: bool = False,
         measure_memory: bool = False,
     ):
-        _become_parent()
+        with _starting:
+            _become_parent()
         self.command = list(command)
         self.speaks_protocol = speaks_protocol
         self.accepted: protocol.Header | None = None
@@ -330,7 +330,7 @@ class ArmProcess:
                 handles = (handle,)
                 launcher = str(Path(__file__).with_name("launcher.py"))
                 command = [sys.executable, "-I", "-S", launcher, str(handle), *command]
-            with _inherited(**self._inheritance):
+            with _starting, _inherited(**self._inheritance):
                 self.started = time.perf_counter()
                 try:
                     # start_new_session and no preexec_fn: subprocess uses vfork, whatever the harness's own size

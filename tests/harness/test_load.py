@@ -516,3 +516,35 @@ def test_a_planted_quota_is_seen_as_the_kernel_counts_it():
     inner, said, outer = map(float, done.stdout.split())
     assert 0 < inner <= said + 1e-6
     assert said <= outer + 1e-6
+
+
+CONTAINED = """
+import os, time
+from harness import load, machine
+sampler = load.Sampler()
+before = sampler.scan()
+print('ready', flush=True)
+input()
+found = sampler.difference(before, sampler.scan(), [os.getpid()])
+print(found['method'], found['foreign'] * found['elapsed'], found['unattributed'], len(found['top']), flush=True)
+print(machine.describe()['container'], flush=True)
+"""
+
+
+@linux
+def test_in_a_container_hidden_load_is_known_without_names_and_the_method_says_so(foreigners):
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*unshare, "true"], capture_output=True).returncode != 0:
+        pytest.skip("needs the right to make a pid namespace")
+    environment = {**os.environ, "PYTHONPATH": str(Path(load.__file__).parents[1])}
+    spinner = foreigners("spin", 1)
+    words = [*unshare, sys.executable, "-c", CONTAINED]
+    with subprocess.Popen(words, env=environment, stdin=-1, stdout=-1, text=True) as contained:
+        assert contained.stdout.readline() == "ready\n"
+        (truth,) = go(spinner)
+        out, _ = contained.communicate("\n")
+    line, container = out.splitlines()
+    method, foreign, unattributed, named = line.split()
+    assert (method, unattributed, named) == ("stat-only", "None", "0")
+    assert float(foreign) > truth - 0.1  # and whatever else ran on the machine
+    assert container != "None"

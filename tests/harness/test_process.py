@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -254,6 +255,24 @@ def test_ending_one_arm_leaves_another_alone():
         first.end()
         assert len(second.tree()) == 3
         assert first.tree() == []
+
+
+def test_arms_that_two_threads_start_and_ask_at_once_are_kept_apart(tmp_path):
+    def play(number, trees):
+        with shell(f"sleep 600 & env -i setsid -f sleep 60{number}; sleep 600") as process:
+            while len(process.tree()) < 4:
+                time.sleep(0.01)
+            trees[number] = process.tree()
+        left[number] = process.tree()
+
+    trees, left = {}, {}
+    threads = [threading.Thread(target=play, args=(number, trees)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert left == {number: [] for number in range(4)}
+    assert len({pid for tree in trees.values() for pid in tree}) == 16
 
 
 def test_an_unmarked_tree_would_escape(monkeypatch):
