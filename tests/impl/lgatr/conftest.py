@@ -1,0 +1,15 @@
+"""One thread, float64 by default, a seed: so that these tests say the same everywhere."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _torch():
+    torch = pytest.importorskip("torch")
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
