@@ -87,7 +87,7 @@ class _Progress:
         self.say(f"{done} of {total} events")
 
 
-def _prepared(arguments):
+def prepared(arguments):
     """Threads set, device checked, the backend's options."""
     import torch
 
@@ -109,7 +109,7 @@ def _train(arguments) -> None:
     from impl.gnn import checkpoint
     from impl.gnn.train import Options, network_for, train
 
-    backend = _prepared(arguments)
+    backend = prepared(arguments)
     cache = Cache.open(arguments.cache)
     source = checkpoint.load(arguments.source) if arguments.source else None
     shape = {"hidden": arguments.hidden, "rounds": arguments.rounds, "share_weights": not arguments.separate_weights}
@@ -149,7 +149,7 @@ def _loaded(arguments):
     from impl.gnn import checkpoint
     from impl.gnn.errors import InputError
 
-    backend = _prepared(arguments)
+    backend = prepared(arguments)
     state = checkpoint.load(arguments.checkpoint)
     cache = Cache.open(arguments.cache)
     for what, trained, found in (("features", state["features"], cache.node_features),

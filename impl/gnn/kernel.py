@@ -26,12 +26,14 @@ class Pool:
 
     glibc serves blocks above 32 MiB by mmap and returns them on free; the next use then pays a page fault per 4 KiB,
     which at [131072, 64] float32 costs more than the arithmetic on it. A buffer comes back by itself when the last
-    tensor on it is gone. `limit` bounds the bytes that lie idle; `used_bytes` are out, `peak_bytes` were at most.
+    tensor on it is gone. `limit` bounds the bytes that lie idle; `used_bytes` are out, `peak_bytes` were at most,
+    `hits` and `misses` count buffers used again and newly made.
     """
 
     def __init__(self, limit: int = 4 << 30):
         self.limit = limit
         self.idle_bytes = self.used_bytes = self.peak_bytes = 0
+        self.hits = self.misses = 0
         self._sizes: list[int] = []
         self._buffers: list[np.ndarray] = []
         self._lock = threading.RLock()  # a finalizer may run inside `take`
@@ -45,7 +47,9 @@ class Pool:
             if place < len(self._sizes) and self._sizes[place] <= size + size // 2 + 4096:
                 self.idle_bytes -= self._sizes.pop(place)
                 buffer = self._buffers.pop(place)
+                self.hits += 1
             else:
+                self.misses += 1
                 buffer = np.empty(size + size // 16, np.uint8)  # room for a slightly larger batch
             self.used_bytes += buffer.nbytes
             self.peak_bytes = max(self.peak_bytes, self.used_bytes)
