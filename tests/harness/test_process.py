@@ -41,7 +41,7 @@ def shell(text, **options):
 
 
 def one_slot(process, seconds):
-    process.header(seconds)
+    process.header(60)
     process.ask(STEADY, seconds)
 
 

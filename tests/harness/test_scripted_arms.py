@@ -101,7 +101,7 @@ def fail(does, timeout=30, **parameters):
             "protocol",
             "expected an answer to 'iterate' within 30 s, found the end of the process, exit code 0",
         ),
-        ("ignore-close", 0.5, "timeout", "expected an answer to 'close' within 0.5 s, found none; its stacks are"),
+        ("ignore-close", 1.5, "timeout", "expected an answer to 'close' within 1.5 s, found none; its stacks are"),
     ],
 )
 def test_a_fault_is_void_with_its_reason_and_sentence(does, timeout, reason, sentence):
