@@ -91,7 +91,7 @@ def html(material: tables.Material) -> str:
         counts={arm: numbers.count(len(data["values"])) for arm, data in series.items()},
         arms=tables.arms(material),
         names={arm: words.arm_name(summary, arm, 60) for arm in "ab"},
-        fingerprints=tables.fingerprints(summary),
+        fingerprints=tables.fingerprints(material),
         outputs=tables.outputs(summary),
         agree=(summary.get("fingerprints") or {}).get("agree"),
         differences=tables.differences(summary),

@@ -70,10 +70,10 @@ def markdown(material: tables.Material) -> str:
     lines += table(["", ""], [[escape(what), escape(found)] for what, found in tables.checks(summary)])
     lines += ["## Arms", ""]
     lines += _side_by_side(tables.arms(material))
-    prints = tables.fingerprints(summary)
+    prints = tables.fingerprints(material)
     lines += [f"## Outputs: {escape(tables.outputs(summary))}", ""]
     if prints:
-        lines += _side_by_side(prints)
+        lines += table(["", "A", "B", "agree"], [[code(key), code(a), code(b), found] for key, a, b, found in prints])
     accuracy = tables.accuracy(summary)
     if accuracy:
         lines += ["## Accuracy", "", *table(["", ""], [[code(what), code(found)] for what, found in accuracy])]

@@ -244,7 +244,7 @@ LOADS = (
 
 
 def units(rows: Sequence[dict], margin: float, estimate: float | None, limit: float | None, label: str) -> str:
-    """Units in the order they ran, B/A above, load in cores beneath.
+    """Units in the order they ran, B/A above, load in cores beneath; the margin only where it is near.
 
     rows : {unit, state "kept" | "set aside" | "void", ratio, pairs [ratio …], foreign, unattributed, steal, system,
     title}
@@ -252,12 +252,13 @@ def units(rows: Sequence[dict], margin: float, estimate: float | None, limit: fl
     count = max(1, len(rows))
     ratios = sorted(row["ratio"] for row in rows if row["ratio"])
     inner_pairs = sorted(ratio for row in rows for ratio in row["pairs"])
-    low, high = 1 / (1 + margin), 1 + margin
-    if ratios:
-        low, high = min(low, ratios[0]), max(high, ratios[-1])
-    if inner_pairs:  # pairs may stick out: the page is about units
-        low = min(low, inner_pairs[len(inner_pairs) // 20])
-        high = max(high, inner_pairs[-1 - len(inner_pairs) // 20])
+    shown = [*ratios]
+    if inner_pairs:  # single pairs may stick out: the figure is about units
+        shown += [inner_pairs[len(inner_pairs) // 20], inner_pairs[-1 - len(inner_pairs) // 20]]
+    low, high = (min(shown), max(shown)) if shown else (1.0, 1.0)
+    near = max(high / low, 1 + margin) ** 2
+    if low / near <= 1 <= high * near:  # the margin belongs into view unless it would flatten everything
+        low, high = min(low, 1 / (1 + margin)), max(high, 1 + margin)
     stretch = (high / low) ** 0.05
     top, height, gap, load_height = 8, 170, 40, 74
     y = Axis(low / stretch, high * stretch, top + height, top, log=True)
@@ -265,8 +266,9 @@ def units(rows: Sequence[dict], margin: float, estimate: float | None, limit: fl
     width = 58
     ticks = y.ticks(5)
     inner = [line(0, y(tick), 100, y(tick), "grid") for tick in ticks]
-    inner.append(box(0, 100, y(1 + margin), y(1 / (1 + margin)) - y(1 + margin), "margin"))
-    inner.append(line(0, y(1), 100, y(1), "one"))
+    if not y.outside(1):
+        inner.append(box(0, 100, y(1 + margin), y(1 / (1 + margin)) - y(1 + margin), "margin"))
+        inner.append(line(0, y(1), 100, y(1), "one"))
     if estimate:
         inner.append(line(0, y(estimate), 100, y(estimate), "estimate-line"))
     cloud = [
@@ -335,51 +337,64 @@ def thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def iterations(series: dict, words: Callable[[float], str], label: str) -> str:
-    """Every iteration of both arms in the order they ran, A above B on one scale, warm-up shaded.
+    """Every iteration of both arms in the order they ran, A above B, warm-up shaded.
 
     series : arm -> {name, units [[(phase, value), …] for every unit]}
+
+    Both arms share a scale unless it would flatten them: then each has its own, and says so.
     """
-    values = sorted(v for arm in series.values() for unit in arm["units"] for _, v in unit)
-    if not values:
+    values = {arm: [value for unit in data["units"] for _, value in unit] for arm, data in series.items()}
+    pooled = [value for found in values.values() for value in found]
+    if not pooled:
         return ""
-    high = values[min(len(values) - 1, math.ceil(0.995 * (len(values) - 1)))]
-    low = values[math.floor(0.005 * (len(values) - 1))]
-    pad = 0.08 * (high - low) or 0.05 * abs(high) or 1
-    top, height, gap = 20, 92, 30
-    width = 74
+    common = _span(pooled)
+    spans = {arm: _span(found) if found else common for arm, found in values.items()}
+    apart = common[1] - common[0] > 4 * max(high - low for low, high in spans.values())
+    top, height, gap, width = 20, 92, 30, 74
     inner, side = [], ""
     for index, (arm, data) in enumerate(series.items()):
         start = top + index * (height + gap)
-        y = Axis(max(0.0, low - pad) if low >= 0 else low - pad, high + pad, start + height, start)
-        x = Axis(0, max(1, len(data["units"])), 0, 100)
+        y = Axis(*(spans[arm] if apart else common), start + height, start)
         ticks = y.ticks(4)
-        inner.append(text(0, start - 6, f"{arm.upper()}  {data['name']}", "row", "start"))
-        shades, points, clipped = [], [], []
-        for number, unit in enumerate(data["units"]):
-            slots = max(1, len(unit))
-            warm = sum(phase == "warmup" for phase, _ in unit)
-            left = x(number + 0.04)
-            right = x(number + 0.96)
-            step = (right - left) / slots
-            if warm:
-                shades.append((left, left + warm * step, start, start + height))
-            for position, (phase, value) in enumerate(unit):
-                place = left + (position + 0.5) * step
-                (clipped if y.outside(value) else points).append((place, y(value), phase))
-        inner.append(bars(shades, "warm"))
+        note = " (its own scale)" if apart else ""
+        inner.append(text(0, start - 6, f"{arm.upper()}  {data['name']}{note}", "row", "start"))
         inner += [line(0, y(tick), 100, y(tick), "grid") for tick in ticks]
-        if len(data["units"]) <= 60:
-            inner += [
-                line(x(number), start, x(number), start + height, "grid") for number in range(len(data["units"]) + 1)
-            ]
-        for phase in ("warmup", "steady"):
-            chosen = [(px, py) for px, py, kind in points if kind == phase]
-            inner.append(dots(thin(chosen), f"slot {arm} {phase}"))
-        inner.append(dots(thin([(px, py) for px, py, _ in clipped]), f"slot {arm} clipped"))
+        inner += _slots(arm, data["units"], y, start, height)
         inner.append(line(0, start + height, 100, start + height, "rule"))
         side += y_labels(y, ticks, width, words)
     total = top + len(series) * (height + gap) - gap + 8
     return figure(total, inner, label, side, width)
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    """Where nearly all of some values lie, with room around them."""
+    ordered = sorted(values)
+    low = ordered[math.floor(0.005 * (len(ordered) - 1))]
+    high = ordered[math.ceil(0.995 * (len(ordered) - 1))]
+    pad = 0.08 * (high - low) or 0.05 * abs(high) or 1
+    return (max(0.0, low - pad) if low >= 0 else low - pad), high + pad
+
+
+def _slots(arm: str, units: Sequence[Sequence[tuple[str, float]]], y: Axis, start: float, height: float) -> list[str]:
+    """One arm's iterations in columns of units: warm-up faint on a shade, what the axis cuts off large at its edge."""
+    x = Axis(0, max(1, len(units)), 0, 100)
+    shades = []
+    points: dict[str, list] = {"warmup": [], "steady": [], "clipped": []}
+    for number, unit in enumerate(units):
+        left, right = x(number + 0.04), x(number + 0.96)
+        step = (right - left) / max(1, len(unit))
+        warm = sum(phase == "warmup" for phase, _ in unit)
+        if warm:
+            shades.append((left, left + warm * step, start, start + height))
+        for position, (phase, value) in enumerate(unit):
+            kind = "clipped" if y.outside(value) else phase
+            points[kind].append((left + (position + 0.5) * step, y(value)))
+    edges = [x(number) for number in range(len(units) + 1)] if len(units) <= 60 else []
+    return [
+        bars(shades, "warm"),
+        *(line(edge, start, edge, start + height, "grid") for edge in edges),
+        *(dots(thin(found), f"slot {arm} {kind}") for kind, found in points.items()),
+    ]
 
 
 def distribution(series: dict, words: Callable[[float], str], label: str) -> str:

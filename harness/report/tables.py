@@ -6,6 +6,7 @@ from typing import Any
 
 from harness import records
 from harness.analysis import Analysis, UnitResult, metric_value
+from harness.fingerprint import compared_digests
 from harness.report import numbers, words
 from harness.report.words import printable
 
@@ -203,15 +204,34 @@ def command_line(arguments: list[str]) -> str:
     return printable(shlex.join(str(argument) for argument in arguments))
 
 
-def fingerprints(summary: dict) -> list[tuple[str, str, str, bool]]:
-    """(what, A, B, differs) of what the arms produced."""
-    known = summary.get("fingerprints") or {}
-    a, b = flat(known.get("a") or {}), flat(known.get("b") or {})
-    return [
-        (key, a.get(key, "absent"), b.get(key, "absent"), a.get(key) != b.get(key))
-        for key in dict.fromkeys([*a, *b])
-        if key
-    ]
+def fingerprints(material: Material) -> list[tuple[str, str, str, str]]:
+    """(what, A, B, agreement) of what the arms produced: yes, no, within tolerance or not compared."""
+    known = material.summary.get("fingerprints") or {}
+    a, b = known.get("a") or {}, known.get("b") or {}
+    rtol = material.analysis.question.get("totals_rtol", 1e-12)
+    rows = []
+    for group in ("work", "digests", "totals"):
+        left, right = a.get(group), b.get(group)
+        if group == "work":
+            left, right = ({} if x is None else {"": x} for x in (left, right))
+        for name in dict.fromkeys([*(left or {}), *(right or {})]):
+            x, y = (left or {}).get(name), (right or {}).get(name)
+            both = name in (left or {}) and name in (right or {})
+            label = f"{group.rstrip('s')} {printable(name)}".strip()
+            shown = (plain(x) if name in (left or {}) else "absent", plain(y) if name in (right or {}) else "absent")
+            rows.append((label, *shown, _agreement(group, name, x, y, both, known.get("policy"), rtol)))
+    return rows
+
+
+def _agreement(group: str, name: str, x: Any, y: Any, both: bool, policy: str | None, rtol: float) -> str:
+    if policy == "none" or (group == "digests" and not compared_digests({name: ""}, policy)):
+        return "not compared"
+    if both and x == y:
+        return "yes"
+    numeric = both and group == "totals" and None not in (x, y)
+    if policy == "keys" and numeric and abs(x - y) <= rtol * max(abs(x), abs(y)):
+        return f"within {rtol:g}"
+    return "no"
 
 
 def clocks(summary: dict) -> list[dict[str, Any]]:

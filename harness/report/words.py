@@ -199,11 +199,11 @@ def prediction(summary: dict) -> str:
     """What was predicted and whether it came true, or an empty string."""
     predict = summary.get("predict") or {}
     low, high = predict.get("low"), predict.get("high")
-    if low is None and high is None:
+    if low is None or high is None:
         return ""
     met = predict.get("met")
     outcome = "not decided" if met is None else "met" if met else "missed"
-    return f"{numbers.ratio(low, 2)} to {numbers.ratio(high, 2)}: {outcome}"
+    return f"{low:g} to {high:g}: {outcome}"
 
 
 def exit_meaning(code: int | None) -> str:

@@ -578,3 +578,26 @@ def test_the_seal_holds(reach, request):
             getattr(module, name)() if module else reach()
     finally:
         request.getfixturevalue("monkeypatch").undo()
+
+
+@pytest.mark.parametrize(
+    ("policy", "rtol", "total", "agreement"),
+    [
+        ("keys", 1e-3, 81.26, ["yes", "yes", "not compared", "within 0.001"]),
+        ("keys", 1e-6, 81.26, ["yes", "yes", "not compared", "no"]),
+        ("exact", 1e-3, 81.26, ["yes", "yes", "no", "no"]),
+        ("exact", 1e-3, 81.25, ["yes", "yes", "no", "yes"]),
+        ("none", 1e-3, 81.26, ["not compared"] * 4),
+    ],
+)
+def test_fingerprints_are_judged_as_the_policy_does(policy, rtol, total, agreement):
+    maker = make.Maker("totals", "Do totals agree?", fingerprint=policy)
+    maker.entries[0].scenario["scenario"]["totals_rtol"] = rtol
+    maker.block(0.8)
+    for entry in maker.entries:
+        if isinstance(entry, records.Fingerprint):
+            entry.digests = {"keys": "c0ffee", "values": entry.arm}
+            entry.totals = {"intensity": total if entry.arm == "b" else 81.25}
+    rows = tables.fingerprints(report.Material(maker.end()))
+    assert [row[0] for row in rows] == ["work", "digest keys", "digest values", "total intensity"]
+    assert [row[3] for row in rows] == agreement
