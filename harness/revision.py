@@ -154,10 +154,11 @@ def commit_of(root: Path, rev: str, who: str) -> str:
 # ------------------------------------------------------------------------------------------------- git
 
 
-def _git(folder: Path, *words: str, check: bool = True, **environment: str) -> str | None:
+def _git(folder: Path, *words: str, check: bool = True, given: str = "", **environment: str) -> str | None:
     try:
         done = subprocess.run(
             ["git", "--no-optional-locks", "-C", str(folder), *words],
+            input=given,
             capture_output=True,
             encoding="utf-8",
             errors="surrogateescape",
@@ -188,7 +189,8 @@ def _snapshot(root: Path, top: Path) -> tuple[str, str, bool]:
     prefix = "" if root == top else f"{root.relative_to(top)}/"
     outside = [f":(exclude,top){prefix}{name}" for name in (PLACE, "reports")]
     new = _git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", *outside).split("\0")
-    sizes = {name: (top / name).lstat().st_size for name in new if name and os.path.lexists(top / name)}
+    # a name that ends in a slash is a repository inside this one
+    sizes = {name: (top / name).lstat().st_size for name in new if name and not name.endswith("/")}
     if sum(sizes.values()) > LARGEST_SNAPSHOT:
         largest = max(sizes, key=sizes.get)
         raise ConfigurationError(
@@ -204,7 +206,9 @@ def _snapshot(root: Path, top: Path) -> tuple[str, str, bool]:
     try:
         if own.exists():
             shutil.copy2(own, index)
-        _git(top, "add", "-A", "--", ".", *outside, GIT_INDEX_FILE=str(index))
+        _git(top, "add", "-u", "--", ".", GIT_INDEX_FILE=str(index))
+        # not by `git add`, which refuses to leave out what is ignored anyway
+        _git(top, "update-index", "--add", "-z", "--stdin", given="\0".join(sizes), GIT_INDEX_FILE=str(index))
         tree = _git(top, "write-tree", GIT_INDEX_FILE=str(index))
     finally:
         index.unlink(missing_ok=True)

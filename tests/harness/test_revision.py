@@ -73,7 +73,7 @@ def project(tmp_path):
     root.mkdir()
     git(root, "init", "-q", "-b", "main")
     write(root, {"sum.c": PROGRAM, "Makefile": MAKEFILE, "scenarios/sum.toml": SCENARIO})
-    write(root, {"overlays/Makefile": MAKEFILE.replace("1000", "7000"), ".gitignore": "ignored\n"})
+    write(root, {"overlays/Makefile": MAKEFILE.replace("1000", "7000"), ".gitignore": "ignored\n.harness/\nreports/\n"})
     commit(root, "first")
     write(root, {"Makefile": MAKEFILE.replace("1000", "3000")})
     commit(root, "second")
