@@ -242,27 +242,36 @@ def test_what_a_command_leaves_behind_is_ended_however_it_was_detached(text):
 
 def test_a_tree_whose_middle_is_already_dead_is_found_by_its_mark():
     with shell("setsid -f env -i sh -c 'sleep 600 & sleep 600'; sleep 600") as process:
-        while len(process.tree()) < 4:
+        while sum(p.name == "sleep" for pid in process.tree() if (p := load.read_process(pid))) < 3:
             time.sleep(0.01)
         others = [pid for pid in process.tree() if pid != process.pid]
-    assert [pid for pid in others if (p := load.read_process(pid)) and p.state not in "ZX"] == []
+    assert len(others) >= 3
+    assert living(others) == []
 
 
 def test_ending_one_arm_leaves_another_alone():
     with shell("sleep 600 & sleep 600") as first, shell("sleep 600 & sleep 600") as second:
-        while len(second.tree()) < 3 or len(first.tree()) < 3:
-            time.sleep(0.01)
+        settled(first, sleepers=2)
+        settled(second, sleepers=2)
         first.end()
         assert len(second.tree()) == 3
         assert first.tree() == []
 
 
+def settled(process, sleepers):
+    """The tree once so many of it sleep, and nothing that was needed to start them is left in it."""
+    while True:
+        tree = process.tree()
+        names = [found.name for pid in tree if (found := load.read_process(pid))]
+        if names.count("sleep") == sleepers and len(names) == len(tree) == sleepers + 1:
+            return tree
+        time.sleep(0.01)
+
+
 def test_arms_that_two_threads_start_and_ask_at_once_are_kept_apart(tmp_path):
     def play(number, trees):
         with shell(f"sleep 600 & env -i setsid -f sleep 60{number}; sleep 600") as process:
-            while len(process.tree()) < 4:
-                time.sleep(0.01)
-            trees[number] = process.tree()
+            trees[number] = settled(process, sleepers=3)
         left[number] = process.tree()
 
     trees, left = {}, {}
@@ -423,15 +432,16 @@ def test_nothing_dead_or_alive_is_left_of_a_tree_that_is_ended_while_it_forks():
 # ------------------------------------------------------------------------------------------------- killed harness
 
 HARNESS = """
-import subprocess
 import sys
-from harness import process
+from harness import load, process
 if sys.argv[1] == 'unguarded':
     process._start_guard = lambda family: None
 def start(text):
     return process.ArmProcess(['sh', '-c', text], cwd='/', environment={}, speaks_protocol=False)
 arms = [start('sleep 600 & sleep 600'), start("env -i setsid -f sh -c 'trap : TERM; sleep 600; sleep 600'; sleep 600")]
-while len(arms[0].tree()) < 3 or len(arms[1].tree()) < 4: pass
+def sleepers(arm):
+    return [p.name for pid in arm.tree() if (p := load.read_process(pid))].count('sleep')
+while sleepers(arms[0]) < 2 or sleepers(arms[1]) < 2 or len(arms[1].tree()) != 4: pass
 print(*arms[0].tree(), *arms[1].tree(), flush=True)
 sys.stdin.read()
 """
