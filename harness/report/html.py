@@ -124,21 +124,27 @@ def interval_figure(summary: dict) -> str:
     if not ratio.get("estimate") or not words.counts(summary):
         return ""
     name = words.metric(summary)
-    rows = [{"name": f"{name} (decides)", "kind": "main", **ratio}]
+    estimate, low, high = words.ratio_parts(summary)
+    rows = [{"name": f"{name}: {_read(estimate, f'{low} to {high}')}", "kind": "main", **ratio}]
     for clock in tables.clocks(summary):
         if not clock["decides"] and clock["estimate"]:
-            rows.append({"kind": "side", **{key: clock[key] for key in ("name", "estimate", "low", "high")}})
+            told = f"{clock['name']}: {_read(clock['ratio'], clock['interval'])}"
+            rows.append({"kind": "side", "name": told, **{key: clock[key] for key in ("estimate", "low", "high")}})
     predict = summary.get("predict") or {}
     if predict.get("low") and predict.get("high"):
         outcome = {True: "met", False: "missed", None: "open"}[predict.get("met")]
-        band = {"name": f"predicted before measuring ({outcome})", "kind": "band", "estimate": None}
+        band = {"name": f"predicted before measuring: {outcome}", "kind": "band", "estimate": None}
         rows.append({**band, "low": predict["low"], "high": predict["high"]})
-    estimate, low, high = words.ratio_parts(summary)
     label = f"B/A of {name}: {estimate}"
     if low != numbers.NOTHING:
         label += f", {words.level(summary)} interval {low} to {high}"
     label += f"; the margin is {words.margin(summary)} around 1."
     return plots.interval(rows, summary["margin"], label, words.ratio_senses(summary))
+
+
+def _read(estimate: str, bounds: str) -> str:
+    """An estimate with its interval, or alone where there is none."""
+    return estimate if numbers.NOTHING in bounds else f"{estimate} ({bounds})"
 
 
 def units_figure(material: tables.Material, rows: list[dict]) -> str:

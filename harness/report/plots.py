@@ -208,7 +208,7 @@ def interval(
         inner.append(text(ones + 1.2, 13, f"{senses[1]} →", "sense", "start"))
     for index, row in enumerate(rows):
         y = top + step * index + 29
-        inner.append(text(0, y - 13, row["name"], "row", "start"))
+        inner.append(text(0, y - 13, row["name"], f"row {row['kind']}", "start"))
         low, high, estimate = row.get("low"), row.get("high"), row.get("estimate")
         kind = row["kind"]
         if low and high:

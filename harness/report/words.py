@@ -257,8 +257,14 @@ def spoiled(summary: dict) -> list[tuple[str, str]]:
             )
         )
     planned, kept = units.get("planned"), units.get("kept")
+    ratio = summary.get("ratio") or {}
     if planned is not None and kept is not None and kept < planned and summary["verdict"]["word"] != "wrong-result":
         found.append((f"Only {kept} of {planned} {many} count.", "Go on with it (--resume), or measure again."))
+    elif (
+        counts(summary) and ratio.get("estimate") and not ratio.get("low") and summary.get("method") != "deterministic"
+    ):
+        asked = "--pairs" if summary["mode"] == "process" else "--blocks"
+        found.append((f"There are too few {many} for an interval.", f"Ask for more with {asked}."))
     foreign = summary.get("foreign") or {}
     worst, median = foreign.get("worst_cores"), foreign.get("median_cores")
     if worst is not None and worst >= 0.25:

@@ -1,13 +1,15 @@
 """Makes the reference set: every scenario once, the claims' arms included; run again after a kill, it goes on.
 
-`python reports/reference/make.py [--only SCENARIO …] [--list] [--again] [--dirty]`. A comparison that is complete is
-left alone, one that was cut off is resumed, the rest are measured; then all pages and the index are written anew.
-Exit 0 when the set is whole, 1 when a comparison could not be made, 2 for a tree with changes.
+`python reports/reference/make.py [--only SCENARIO …] [--list] [--again] [--dirty] [--picture SCENARIO]`. A comparison
+that is complete is left alone, one that was cut off is resumed, the rest are measured; then all pages and the index are
+written anew. Exit 0 when the set is whole, 1 when a comparison could not be made, 2 for a tree with changes.
 """
 
 import argparse
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from harness import records, report, scenario
@@ -51,14 +53,36 @@ def changed(root: Path) -> bool:
     return done.returncode != 0 or bool(done.stdout.strip())
 
 
+def picture(page: Path, target: Path) -> None:
+    """The upper part of a page as a PNG, 1100 pixels wide, taken by Chromium.
+
+    Raises FileNotFoundError when there is no Chromium, CalledProcessError when it fails.
+    """
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        raise FileNotFoundError("no Chromium on this machine; apt install chromium")
+    with tempfile.TemporaryDirectory() as profile:
+        command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        command += [f"--user-data-dir={profile}", "--window-size=1100,1260", f"--screenshot={target}", page.as_uri()]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", metavar="SCENARIO", help="these scenarios alone")
     parser.add_argument("--list", action="store_true", help="say what is there and what is missing, measure nothing")
     parser.add_argument("--again", action="store_true", help="measure complete ones anew, beside the old")
     parser.add_argument("--dirty", action="store_true", help="measure although the tree has changes")
+    parser.add_argument("--picture", metavar="SCENARIO", help="take report.png of its comparison, measure nothing")
     parser.add_argument("--folder", type=Path, default=HERE, help="where the set is (default: beside this file)")
     options = parser.parse_args(argv)
+    if options.picture:
+        there = [place for (name, *_), (place, _) in present(options.folder).items() if name == options.picture]
+        if not there:
+            print(f"no comparison of '{options.picture}' in {options.folder}", file=sys.stderr)
+            return 1
+        picture(there[0] / "report.html", options.folder / "report.png")
+        return 0
     root = scenario.project_root(Path.cwd())
     if root is None:
         print("no folder 'scenarios' here or above; go into the project", file=sys.stderr)
