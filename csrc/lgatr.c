@@ -27,63 +27,98 @@
 
 static int64_t panels(int64_t n) { return (n + LGATR_PANEL - 1) / LGATR_PANEL * LGATR_PANEL; }
 static int64_t row_width(int64_t mv, int64_t s) { return 16 * mv + s; }
+static int64_t slim_width(int64_t v, int64_t s) { return 4 * v + s; }
 
-/* inputs and outputs of Z and of a pair sector, and where V, F and the bias begin in a packed weight */
+/* One product of a linear map: k inputs from column `from` of a row, n outputs to column `to`, its matrix at `at` of the
+   packed weight and at `turned` of the turned one. Neighbours may share a matrix. */
 typedef struct {
-  int64_t kz, nz, kp, np, v, f, bias, count;
-} sizes;
-
-static sizes sizes_of(const lgatr_shape *s) {
-  sizes z;
-  z.kz = 2 * (int64_t)s->in_mv + s->in_s, z.nz = 2 * (int64_t)s->out_mv + s->out_s;
-  z.kp = 2 * (int64_t)s->in_mv, z.np = 2 * (int64_t)s->out_mv;
-  z.v = panels(z.nz) * z.kz;
-  z.f = z.v + panels(z.np) * z.kp;
-  z.bias = z.f + panels(z.np) * z.kp;
-  z.count = z.bias + panels(z.nz);
-  return z;
-}
-
-static int64_t turned_size(const lgatr_shape *s) {
-  const sizes z = sizes_of(s);
-  return panels(z.kz) * z.nz + 2 * panels(z.kp) * z.np;
-}
+  int64_t k, n, from, to, at, turned;
+} item;
 
 typedef struct {
-  lgatr_shape in, out, last;
+  int count;
+  item items[8];
+  int64_t biases, bias, bias_to; /* how many, where in the weight, to which columns */
+  int64_t size, turned, in, out; /* numbers in the weight and in the turned one; widths of rows */
+} plan;
+
+static void plan_matrix(plan *p, int repeats, int64_t k, int64_t n) {
+  for (int i = 0; i < repeats; i++) {
+    p->items[p->count++] = (item){k, n, p->in, p->out, p->size, p->turned};
+    p->in += k, p->out += n;
+  }
+  p->size += panels(n) * k, p->turned += panels(k) * n;
+}
+
+static plan plan_of(const lgatr_shape *s) {
+  plan p = {0};
+  const int64_t in = s->in_mv, out = s->out_mv;
+  int64_t biases, bias_to = 0;
+  if (s->slim) {
+    plan_matrix(&p, 4, in, out);
+    bias_to = p.out, biases = s->out_s;
+    plan_matrix(&p, 1, s->in_s, s->out_s);
+  } else {
+    biases = 2 * out + s->out_s;
+    plan_matrix(&p, 1, 2 * in + s->in_s, biases);
+    plan_matrix(&p, 4, 2 * in, 2 * out);
+    plan_matrix(&p, 3, 2 * in, 2 * out);
+  }
+  p.bias = p.size, p.bias_to = bias_to, p.biases = s->bias ? biases : 0;
+  p.size += panels(biases);
+  return p;
+}
+
+typedef struct {
+  plan in, out, last;
   int64_t right, out_at, last_at, count, width, hidden;
 } mlp_parts;
 
 static mlp_parts mlp_parts_of(const lgatr_mlp *m) {
   mlp_parts p;
-  p.in = (lgatr_shape){m->channels, m->scalars, m->product_mv, 0, 1};
-  p.out = (lgatr_shape){m->product_mv, m->scalars, m->hidden_mv, m->hidden_s, 1};
-  p.last = (lgatr_shape){m->hidden_mv, m->hidden_s, m->channels, m->scalars, 1};
-  p.right = sizes_of(&p.in).count;
+  p.in = plan_of(&(lgatr_shape){m->channels, m->scalars, m->product_mv, 0, 1, 0});
+  p.out = plan_of(&(lgatr_shape){m->product_mv, m->scalars, m->hidden_mv, m->hidden_s, 1, 0});
+  p.last = plan_of(&(lgatr_shape){m->hidden_mv, m->hidden_s, m->channels, m->scalars, 1, 0});
+  p.right = p.in.size;
   p.out_at = 2 * p.right;
-  p.last_at = p.out_at + sizes_of(&p.out).count;
-  p.count = p.last_at + sizes_of(&p.last).count;
+  p.last_at = p.out_at + p.out.size;
+  p.count = p.last_at + p.last.size;
   p.width = row_width(m->channels, m->scalars);
   p.hidden = row_width(m->hidden_mv, m->hidden_s);
   return p;
 }
 
 typedef struct {
-  lgatr_shape qkv, out;
-  int64_t out_at, count, width, qkv_width, merged, depth;
+  plan in, last;
+  int64_t last_at, count, width, hidden;
+} slim_parts;
+
+static slim_parts slim_parts_of(const lgatr_slim_mlp *m) {
+  slim_parts p;
+  p.in = plan_of(&(lgatr_shape){m->channels, m->scalars, 3 * m->hidden_v, 2 * m->hidden_s, 1, 1});
+  p.last = plan_of(&(lgatr_shape){m->hidden_v, m->hidden_s, m->channels, m->scalars, 1, 1});
+  p.last_at = p.in.size;
+  p.count = p.last_at + p.last.size;
+  p.width = slim_width(m->channels, m->scalars);
+  p.hidden = slim_width(m->hidden_v, m->hidden_s);
+  return p;
+}
+
+typedef struct {
+  plan qkv, out;
+  int64_t out_at, count, width, qkv_width, merged, depth, qkv_mv, qkv_s;
 } attention_parts;
 
 static attention_parts attention_parts_of(const lgatr_attention *a) {
   attention_parts p;
   const int mv = a->heads * a->hidden_mv, s = a->heads * a->hidden_s;
-  p.qkv = (lgatr_shape){a->channels, a->scalars, 3 * mv, 3 * s, 0};
-  p.out = (lgatr_shape){mv, s, a->channels, a->scalars, 1};
-  p.out_at = sizes_of(&p.qkv).count;
-  p.count = p.out_at + sizes_of(&p.out).count;
-  p.width = row_width(a->channels, a->scalars);
-  p.qkv_width = row_width(3 * mv, 3 * s);
-  p.merged = row_width(mv, s);
-  p.depth = row_width(a->hidden_mv, a->hidden_s);
+  p.qkv = plan_of(&(lgatr_shape){a->channels, a->scalars, 3 * mv, 3 * s, 0, a->slim});
+  p.out = plan_of(&(lgatr_shape){mv, s, a->channels, a->scalars, 1, a->slim});
+  p.out_at = p.qkv.size;
+  p.count = p.out_at + p.out.size;
+  p.width = p.qkv.in, p.qkv_width = p.qkv.out, p.merged = p.out.in;
+  p.depth = a->slim ? slim_width(a->hidden_mv, a->hidden_s) : row_width(a->hidden_mv, a->hidden_s);
+  p.qkv_mv = 3 * (int64_t)mv, p.qkv_s = 3 * (int64_t)s;
   return p;
 }
 
@@ -124,6 +159,9 @@ typedef float plain_float __attribute__((vector_size(16), aligned(4), may_alias)
 typedef double plain_double __attribute__((vector_size(16), aligned(8), may_alias));
 
 #define LOAD(p) (*(const VEC *)(p))
+#define MUL(a, b) ((a) * (b))
+#define ADD(a, b) ((a) + (b))
+#define ABS(a) FN(absolute)(a)
 #define STORE(p, v) (*(VEC *)(p) = (v))
 #define LOAD_PART(p, r) FN(load_part)(p, r)
 #define STORE_PART(p, v, r) FN(store_part)(p, v, r)
@@ -150,6 +188,10 @@ static inline VEC FN(load_part)(const REAL *p, int r) {
 }
 static inline void FN(store_part)(REAL *p, VEC v, int r) {
   for (int i = 0; i < r && i < VL; i++) p[i] = v[i];
+}
+static inline VEC FN(absolute)(VEC v) {
+  for (int i = 0; i < VL; i++) v[i] = v[i] < 0 ? -v[i] : v[i];
+  return v;
 }
 #include "lgatr_body.h"
 #undef REAL
@@ -181,6 +223,10 @@ static inline VEC FN(load_part)(const REAL *p, int r) {
 static inline void FN(store_part)(REAL *p, VEC v, int r) {
   for (int i = 0; i < r && i < VL; i++) p[i] = v[i];
 }
+static inline VEC FN(absolute)(VEC v) {
+  for (int i = 0; i < VL; i++) v[i] = v[i] < 0 ? -v[i] : v[i];
+  return v;
+}
 #include "lgatr_body.h"
 #undef REAL
 #undef INTEGER
@@ -191,6 +237,9 @@ static inline void FN(store_part)(REAL *p, VEC v, int r) {
 #undef FN
 #undef FMA
 #undef FNMA
+#undef MUL
+#undef ADD
+#undef ABS
 #undef LOAD
 #undef STORE
 #undef LOAD_PART
@@ -220,6 +269,9 @@ static inline __m256i avx_mask_d(int r) {
 #define VEC __m256
 #define VL 8
 #define FN(name) avx2_f_##name
+#define MUL(a, b) _mm256_mul_ps(a, b)
+#define ADD(a, b) _mm256_add_ps(a, b)
+#define ABS(a) _mm256_andnot_ps(_mm256_set1_ps((float)-0.0), a)
 #define LOAD(p) _mm256_loadu_ps(p)
 #define STORE(p, v) _mm256_storeu_ps(p, v)
 #define LOAD_PART(p, r) _mm256_maskload_ps(p, avx_mask_f(r))
@@ -235,6 +287,9 @@ static inline __m256i avx_mask_d(int r) {
 #undef VEC
 #undef VL
 #undef FN
+#undef MUL
+#undef ADD
+#undef ABS
 #undef LOAD
 #undef STORE
 #undef LOAD_PART
@@ -250,6 +305,9 @@ static inline __m256i avx_mask_d(int r) {
 #define VEC __m256d
 #define VL 4
 #define FN(name) avx2_d_##name
+#define MUL(a, b) _mm256_mul_pd(a, b)
+#define ADD(a, b) _mm256_add_pd(a, b)
+#define ABS(a) _mm256_andnot_pd(_mm256_set1_pd((double)-0.0), a)
 #define LOAD(p) _mm256_loadu_pd(p)
 #define STORE(p, v) _mm256_storeu_pd(p, v)
 #define LOAD_PART(p, r) _mm256_maskload_pd(p, avx_mask_d(r))
@@ -265,6 +323,9 @@ static inline __m256i avx_mask_d(int r) {
 #undef VEC
 #undef VL
 #undef FN
+#undef MUL
+#undef ADD
+#undef ABS
 #undef LOAD
 #undef STORE
 #undef LOAD_PART
@@ -289,6 +350,9 @@ static inline __m256i avx_mask_d(int r) {
 #define VEC __m512
 #define VL 16
 #define FN(name) avx512_f_##name
+#define MUL(a, b) _mm512_mul_ps(a, b)
+#define ADD(a, b) _mm512_add_ps(a, b)
+#define ABS(a) _mm512_abs_ps(a)
 #define LOAD(p) _mm512_loadu_ps(p)
 #define STORE(p, v) _mm512_storeu_ps(p, v)
 #define LOAD_PART(p, r) _mm512_maskz_loadu_ps((__mmask16)PART_MASK(r), p)
@@ -304,6 +368,9 @@ static inline __m256i avx_mask_d(int r) {
 #undef VEC
 #undef VL
 #undef FN
+#undef MUL
+#undef ADD
+#undef ABS
 #undef LOAD
 #undef STORE
 #undef LOAD_PART
@@ -319,6 +386,9 @@ static inline __m256i avx_mask_d(int r) {
 #define VEC __m512d
 #define VL 8
 #define FN(name) avx512_d_##name
+#define MUL(a, b) _mm512_mul_pd(a, b)
+#define ADD(a, b) _mm512_add_pd(a, b)
+#define ABS(a) _mm512_abs_pd(a)
 #define LOAD(p) _mm512_loadu_pd(p)
 #define STORE(p, v) _mm512_storeu_pd(p, v)
 #define LOAD_PART(p, r) _mm512_maskz_loadu_pd((__mmask8)PART_MASK(r), p)
@@ -371,7 +441,7 @@ void lgatr_unpack(int kind, int64_t count, const int32_t *source, const void *pa
   CALL(unpack, count, source, packed, parameters)
 }
 
-int64_t lgatr_linear_scratch(const lgatr_shape *shape) { return turned_size(shape); }
+int64_t lgatr_linear_scratch(const lgatr_shape *shape) { return plan_of(shape).turned; }
 
 void lgatr_linear_forward(int kind, const lgatr_shape *shape, int64_t n, const void *weight, const void *x, void *y) {
   CALL(linear_forward, shape, n, weight, x, y)
@@ -451,7 +521,7 @@ int64_t lgatr_attention_scratch(const lgatr_attention *a, int64_t sets, const in
   const tiling t = tiling_of(sets, offsets);
   return t.columns * (2 * p.width + 4 * p.qkv_width + 6 * a->heads + 2 * p.merged + p.depth) +
          3 * t.largest * t.largest + attention_small(a, &p, &t) + 6 * (int64_t)a->channels + p.width +
-         2 * turned_size(&p.qkv);
+         2 * p.qkv.turned;
 }
 
 void lgatr_attention_forward(int kind, const lgatr_attention *a, int64_t sets, const int64_t *offsets,
@@ -472,7 +542,7 @@ int64_t lgatr_mlp_scratch(const lgatr_mlp *m) {
   const mlp_parts p = mlp_parts_of(m);
   const int64_t k = m->product_mv;
   return TILE * (p.width + 4 * 16 * k + 2 * (16 * k + m->scalars) + 4 * p.hidden) + 20 * (p.hidden + p.width) +
-         2 * turned_size(&p.in) + turned_size(&p.out) + turned_size(&p.last);
+         2 * p.in.turned + p.out.turned + p.last.turned;
 }
 
 void lgatr_mlp_forward(int kind, const lgatr_mlp *m, int64_t n, const void *weight, const void *gain, const void *x,
@@ -483,4 +553,21 @@ void lgatr_mlp_forward(int kind, const lgatr_mlp *m, int64_t n, const void *weig
 void lgatr_mlp_backward(int kind, const lgatr_mlp *m, int64_t n, const void *weight, const void *gain, const void *x,
                         const void *dy, void *dx, void *dweight, void *dgain, void *scratch) {
   CALL(mlp_backward, m, n, weight, m->affine ? gain : 0, x, dy, dx, dweight, m->affine ? dgain : 0, scratch)
+}
+
+int64_t lgatr_slim_mlp_weight(const lgatr_slim_mlp *m) { return slim_parts_of(m).count; }
+
+int64_t lgatr_slim_mlp_scratch(const lgatr_slim_mlp *m) {
+  const slim_parts p = slim_parts_of(m);
+  return TILE * (p.width + 2 * p.in.out + 2 * p.hidden) + 8 * (p.width + p.hidden) + p.in.turned + p.last.turned;
+}
+
+void lgatr_slim_mlp_forward(int kind, const lgatr_slim_mlp *m, int64_t n, const void *weight, const void *gain,
+                            const void *x, void *y, void *scratch) {
+  CALL(slim_mlp_forward, m, n, weight, m->affine ? gain : 0, x, y, scratch)
+}
+
+void lgatr_slim_mlp_backward(int kind, const lgatr_slim_mlp *m, int64_t n, const void *weight, const void *gain,
+                             const void *x, const void *dy, void *dx, void *dweight, void *dgain, void *scratch) {
+  CALL(slim_mlp_backward, m, n, weight, m->affine ? gain : 0, x, dy, dx, dweight, m->affine ? dgain : 0, scratch)
 }

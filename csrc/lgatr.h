@@ -5,6 +5,9 @@
    stand one behind the other. `kind` chooses the number and the instructions: 2 * level + (1 for double, 0 for float),
    level 0 plain C, 1 AVX2 with FMA, 2 AVX-512; lgatr_level() says the highest this machine has.
 
+   A row of the slim network's V vectors and S scalars is 4 V + S numbers: t, x, y, z of all vectors, then the scalars;
+   its packed weight is the matrix of the vectors (V, V'), that of the scalars (S, S') and the bias of the scalars.
+
    A packed weight is the matrices of Z (2 in_mv + in_s, 2 out_mv + out_s), V and F (2 in_mv, 2 out_mv), each as panels
    of LGATR_PANEL columns filled up with zeros, then the bias of Z, filled up likewise.
 
@@ -19,13 +22,15 @@
 typedef struct {
   int in_mv, in_s, out_mv, out_s;
   int bias; /* whether the bias part is read and gets a gradient */
+  int slim; /* 1: rows of the slim network, in_mv and out_mv count vectors */
 } lgatr_shape;
 
 typedef struct {
   int channels, scalars, heads; /* of the stream; heads of the attention */
   int hidden_mv, hidden_s;      /* channels of a head */
   int affine;                   /* whether the norm has gains */
-  double epsilon;               /* floor of the norm */
+  int slim;                     /* 1: rows of the slim network, mv counts vectors */
+  double epsilon;               /* floor of the norm; slim: what is added */
 } lgatr_attention;
 
 typedef struct {
@@ -37,6 +42,14 @@ typedef struct {
   int nonlinearity;              /* 0 relu, 1 sigmoid, 2 tanh, 3 gelu (tanh form), 4 silu */
   double epsilon;
 } lgatr_mlp;
+
+typedef struct {
+  int channels, scalars; /* of the stream */
+  int hidden_v, hidden_s;
+  int affine;
+  int nonlinearity, nonlinearity_v;
+  double epsilon;
+} lgatr_slim_mlp;
 
 int lgatr_level(void);
 const char *lgatr_source_digest(void);
@@ -94,6 +107,14 @@ void lgatr_mlp_forward(int kind, const lgatr_mlp *m, int64_t n, const void *weig
                        void *y, void *scratch);
 void lgatr_mlp_backward(int kind, const lgatr_mlp *m, int64_t n, const void *weight, const void *gain, const void *x,
                         const void *dy, void *dx, void *dweight, void *dgain, void *scratch);
+
+/* the slim network's y = x + mlp(norm(x)) with one gated unit; weight: gated unit, last */
+int64_t lgatr_slim_mlp_weight(const lgatr_slim_mlp *m);
+int64_t lgatr_slim_mlp_scratch(const lgatr_slim_mlp *m);
+void lgatr_slim_mlp_forward(int kind, const lgatr_slim_mlp *m, int64_t n, const void *weight, const void *gain,
+                            const void *x, void *y, void *scratch);
+void lgatr_slim_mlp_backward(int kind, const lgatr_slim_mlp *m, int64_t n, const void *weight, const void *gain,
+                             const void *x, const void *dy, void *dx, void *dweight, void *dgain, void *scratch);
 /* end of declarations */
 
 #define LGATR_PANEL 32

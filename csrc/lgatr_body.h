@@ -1,7 +1,7 @@
 /* The kernels for one kind of number and one set of instructions; lgatr.c includes this once for each.
 
    Expects: REAL, INTEGER (of the same size), IS_DOUBLE, FN(name), VEC, VL (numbers in a VEC), LOAD, STORE, LOAD_PART,
-   STORE_PART (the first r numbers only), SET, FMA(a, b, c) = a b + c, FNMA(a, b, c) = c - a b, ROWS (rows of a
+   STORE_PART (the first r numbers only), SET, FMA(a, b, c) = a b + c, FNMA(a, b, c) = c - a b, MUL, ADD, ABS, ROWS (rows of a
    product's register block), GROUPS (1 or 2 passes over the outputs of the geometric product). */
 
 /* ------------------------------------------------------------------------------------------- matrix products */
@@ -115,21 +115,18 @@ static REAL FN(sum)(const REAL *a, int64_t n) {
 /* --------------------------------------------------------------------------------------------- linear maps */
 
 /* Multiply t rows by a packed weight; with `add` to what is there, without the bias. */
-static void FN(linear)(const lgatr_shape *s, int64_t t, const REAL *w, const REAL *x, int64_t xs, REAL *y, int64_t ys,
+static void FN(linear)(const plan *p, int64_t t, const REAL *w, const REAL *x, int64_t xs, REAL *y, int64_t ys,
                        int add) {
-  const sizes z = sizes_of(s);
-  FN(gemm)(t, z.nz, z.kz, x, xs, 1, w, LGATR_PANEL, z.kz * LGATR_PANEL, y, ys, LGATR_PANEL, add);
-  if (s->bias && !add) {
-    const REAL *bias = w + z.bias;
-    for (int64_t i = 0; i < t; i++)
-      for (int64_t j = 0; j < z.nz; j++) y[i * ys + j] += bias[j];
+  for (int i = 0; i < p->count; i++) {
+    const item *q = p->items + i;
+    FN(gemm)(t, q->n, q->k, x + q->from, xs, 1, w + q->at, LGATR_PANEL, q->k * LGATR_PANEL, y + q->to, ys, LGATR_PANEL,
+             add);
   }
-  for (int i = 0; i < 4; i++)
-    FN(gemm)(t, z.np, z.kp, x + z.kz + i * z.kp, xs, 1, w + z.v, LGATR_PANEL, z.kp * LGATR_PANEL,
-             y + z.nz + i * z.np, ys, LGATR_PANEL, add);
-  for (int i = 4; i < 7; i++)
-    FN(gemm)(t, z.np, z.kp, x + z.kz + i * z.kp, xs, 1, w + z.f, LGATR_PANEL, z.kp * LGATR_PANEL,
-             y + z.nz + i * z.np, ys, LGATR_PANEL, add);
+  if (p->biases && !add) {
+    const REAL *bias = w + p->bias;
+    for (int64_t i = 0; i < t; i++)
+      for (int64_t j = 0; j < p->biases; j++) y[i * ys + p->bias_to + j] += bias[j];
+  }
 }
 
 /* Panels of a (k, n) matrix -> panels of the (n, k) one. */
@@ -150,36 +147,37 @@ static void FN(turn)(int64_t k, int64_t n, const REAL *from, REAL *to, int add) 
   }
 }
 
-/* The weight of the transposed map (its Z, V and F, no bias), of turned_size(s) numbers. */
-static void FN(turn_weight)(const lgatr_shape *s, const REAL *w, REAL *turned) {
-  const sizes z = sizes_of(s);
-  FN(turn)(z.kz, z.nz, w, turned, 0);
-  FN(turn)(z.kp, z.np, w + z.v, turned + panels(z.kz) * z.nz, 0);
-  FN(turn)(z.kp, z.np, w + z.f, turned + panels(z.kz) * z.nz + panels(z.kp) * z.np, 0);
+/* The matrices of the transposed map, of p->turned numbers. */
+static void FN(turn_weight)(const plan *p, const REAL *w, REAL *turned) {
+  for (int i = 0; i < p->count; i++) {
+    const item *q = p->items + i;
+    if (!i || q->at != q[-1].at) FN(turn)(q->k, q->n, w + q->at, turned + q->turned, 0);
+  }
 }
 
 /* dx (+)= dy times the turned weight */
-static void FN(linear_dx)(const lgatr_shape *s, int64_t t, const REAL *turned, const REAL *dy, int64_t dys, REAL *dx,
+static void FN(linear_dx)(const plan *p, int64_t t, const REAL *turned, const REAL *dy, int64_t dys, REAL *dx,
                           int64_t dxs, int add) {
-  const sizes z = sizes_of(s);
-  const REAL *v = turned + panels(z.kz) * z.nz, *f = v + panels(z.kp) * z.np;
-  FN(gemm)(t, z.kz, z.nz, dy, dys, 1, turned, LGATR_PANEL, z.nz * LGATR_PANEL, dx, dxs, LGATR_PANEL, add);
-  for (int i = 0; i < 7; i++)
-    FN(gemm)(t, z.kp, z.np, dy + z.nz + i * z.np, dys, 1, i < 4 ? v : f, LGATR_PANEL, z.np * LGATR_PANEL,
-             dx + z.kz + i * z.kp, dxs, LGATR_PANEL, add);
+  for (int i = 0; i < p->count; i++) {
+    const item *q = p->items + i;
+    FN(gemm)(t, q->k, q->n, dy + q->to, dys, 1, turned + q->turned, LGATR_PANEL, q->n * LGATR_PANEL, dx + q->from, dxs,
+             LGATR_PANEL, add);
+  }
+}
+
+static void FN(bias_dw)(const plan *p, int64_t t, const REAL *dy, int64_t dys, REAL *dw) {
+  for (int64_t i = 0; i < t; i++)
+    for (int64_t j = 0; j < p->biases; j++) dw[p->bias + j] += dy[i * dys + p->bias_to + j];
 }
 
 /* dw += xᵀ dy */
-static void FN(linear_dw)(const lgatr_shape *s, int64_t t, const REAL *x, int64_t xs, const REAL *dy, int64_t dys,
-                          REAL *dw) {
-  const sizes z = sizes_of(s);
-  FN(gemm)(z.kz, z.nz, t, x, 1, xs, dy, dys, LGATR_PANEL, dw, LGATR_PANEL, z.kz * LGATR_PANEL, 1);
-  for (int i = 0; i < 7; i++)
-    FN(gemm)(z.kp, z.np, t, x + z.kz + i * z.kp, 1, xs, dy + z.nz + i * z.np, dys, LGATR_PANEL,
-             dw + (i < 4 ? z.v : z.f), LGATR_PANEL, z.kp * LGATR_PANEL, 1);
-  if (s->bias)
-    for (int64_t i = 0; i < t; i++)
-      for (int64_t j = 0; j < z.nz; j++) dw[z.bias + j] += dy[i * dys + j];
+static void FN(linear_dw)(const plan *p, int64_t t, const REAL *x, int64_t xs, const REAL *dy, int64_t dys, REAL *dw) {
+  for (int i = 0; i < p->count; i++) {
+    const item *q = p->items + i;
+    FN(gemm)(q->k, q->n, t, x + q->from, 1, xs, dy + q->to, dys, LGATR_PANEL, dw + q->at, LGATR_PANEL,
+             q->k * LGATR_PANEL, 1);
+  }
+  FN(bias_dw)(p, t, dy, dys, dw);
 }
 
 /* ------------------------------------------------------------------------------------------ geometric product */
@@ -573,8 +571,8 @@ static void FN(mlp_backward)(const lgatr_mlp *m, int64_t n, const REAL *w, const
   REAL *product = right + TILE * 16 * k, *hidden = product + TILE * wide, *gated = hidden + TILE * p.hidden;
   REAL *dgated = gated + TILE * p.hidden, *dnormed = dgated + TILE * p.hidden, *dproduct = dnormed + TILE * p.hidden;
   REAL *dleft = dproduct + TILE * wide, *dright = dleft + TILE * 16 * k, *small = dright + TILE * 16 * k;
-  REAL *turned_left = small + 20 * (p.hidden + p.width), *turned_right = turned_left + turned_size(&p.in);
-  REAL *turned_out = turned_right + turned_size(&p.in), *turned_last = turned_out + turned_size(&p.out);
+  REAL *turned_left = small + 20 * (p.hidden + p.width), *turned_right = turned_left + p.in.turned;
+  REAL *turned_out = turned_right + p.in.turned, *turned_last = turned_out + p.out.turned;
   FN(turn_weight)(&p.in, w, turned_left);
   FN(turn_weight)(&p.in, w + p.right, turned_right);
   FN(turn_weight)(&p.out, w + p.out_at, turned_out);
@@ -610,50 +608,186 @@ static void FN(mlp_backward)(const lgatr_mlp *m, int64_t n, const REAL *w, const
   }
 }
 
+/* -------------------------------------------------------------------------------------------------------- slim */
+
+/* Signed squares of vectors, one number a channel; returns the mean of |v v| and s² over all channels. */
+static REAL FN(slim_squares)(const REAL *restrict x, int64_t c, int64_t scalars, REAL *restrict signed_square,
+                             REAL *restrict size) {
+  for (int64_t j = 0; j < c; j++) {
+    const REAL t = x[j], a = x[c + j], b = x[2 * c + j], d = x[3 * c + j];
+    signed_square[j] = t * t - a * a - b * b - d * d;
+    size[j] = signed_square[j] < 0 ? -signed_square[j] : signed_square[j];
+  }
+  return (FN(sum)(size, c) + FN(dot)(x + 4 * c, x + 4 * c, scalars)) / (REAL)(c + scalars);
+}
+
+/* scratch: 2 c numbers; gain is a row of 4 c + scalars factors */
+static void FN(slim_norm)(int64_t t, int64_t c, int64_t scalars, REAL epsilon, const REAL *restrict x, int64_t xs,
+                          const REAL *restrict gain, REAL *restrict out, int64_t os, REAL *restrict scratch) {
+  for (int64_t i = 0; i < t; i++, x += xs, out += os) {
+    const REAL factor = 1 / FN(root)(FN(slim_squares)(x, c, scalars, scratch, scratch + c) + epsilon);
+    if (gain)
+      for (int64_t j = 0; j < 4 * c + scalars; j++) out[j] = x[j] * factor * gain[j];
+    else
+      for (int64_t j = 0; j < 4 * c + scalars; j++) out[j] = x[j] * factor;
+  }
+}
+
+/* dx += …; scratch: 6 c + scalars numbers */
+static void FN(slim_norm_back)(int64_t t, int64_t c, int64_t scalars, REAL epsilon, const REAL *restrict x, int64_t xs,
+                               const REAL *restrict gain, const REAL *restrict dout, int64_t gs, REAL *restrict dx,
+                               int64_t dxs, REAL *restrict dgain, REAL *restrict scratch) {
+  const int64_t width = 4 * c + scalars;
+  REAL *restrict pulls = scratch, *restrict g = scratch + 2 * c;
+  for (int64_t i = 0; i < t; i++, x += xs, dout += gs, dx += dxs) {
+    const REAL factor = 1 / FN(root)(FN(slim_squares)(x, c, scalars, pulls, scratch + c) + epsilon);
+    if (gain) {
+      for (int64_t j = 0; j < width; j++) g[j] = dout[j] * gain[j];
+      for (int64_t j = 0; j < width; j++) dgain[j] += dout[j] * x[j] * factor;
+    } else {
+      for (int64_t j = 0; j < width; j++) g[j] = dout[j];
+    }
+    const REAL pull = FN(dot)(g, x, width) * factor * factor * factor / (REAL)(c + scalars);
+    for (int64_t j = 0; j < c; j++) pulls[j] = pulls[j] > 0 ? pull : pulls[j] < 0 ? -pull : 0;
+    for (int64_t j = 0; j < c; j++) dx[j] += factor * g[j] - pulls[j] * x[j];
+    for (int h = 1; h < 4; h++)
+      for (int64_t j = 0; j < c; j++) dx[h * c + j] += factor * g[h * c + j] + pulls[j] * x[h * c + j];
+    for (int64_t j = 4 * c; j < width; j++) dx[j] += factor * g[j] - pull * x[j];
+  }
+}
+
+/* x: rows of 3 c vectors (value, first, second) and 2 s scalars (value, gate) -> rows of c vectors and s scalars;
+   scratch: 2 c + s numbers */
+static void FN(slim_glu)(int64_t t, int64_t c, int64_t s, int which, int which_v, const REAL *restrict x,
+                         REAL *restrict out, REAL *restrict scratch) {
+  const int64_t xs = 12 * c + 2 * s, os = 4 * c + s;
+  REAL *restrict inner = scratch, *restrict factor = scratch + c, *restrict gate = scratch + 2 * c;
+  for (int64_t i = 0; i < t; i++, x += xs, out += os) {
+    const REAL *restrict a = x + c, *restrict b = x + 2 * c, *restrict scalar = x + 12 * c;
+    for (int64_t j = 0; j < c; j++)
+      inner[j] = (REAL)0.5 * (a[j] * b[j] - a[3 * c + j] * b[3 * c + j] - a[6 * c + j] * b[6 * c + j] -
+                              a[9 * c + j] * b[9 * c + j]);
+    FN(activate)(which_v, c, inner, factor);
+    for (int h = 0; h < 4; h++)
+      for (int64_t j = 0; j < c; j++) out[h * c + j] = factor[j] * x[3 * h * c + j];
+    FN(activate)(which, s, scalar + s, gate);
+    for (int64_t j = 0; j < s; j++) out[4 * c + j] = gate[j] * scalar[j];
+  }
+}
+
+/* scratch: 4 c + 2 s numbers */
+static void FN(slim_glu_back)(int64_t t, int64_t c, int64_t s, int which, int which_v, const REAL *restrict x,
+                              const REAL *restrict dout, REAL *restrict dx, REAL *restrict scratch) {
+  const int64_t xs = 12 * c + 2 * s, os = 4 * c + s;
+  REAL *restrict inner = scratch, *restrict factor = scratch + c, *restrict down = scratch + 2 * c;
+  REAL *restrict dinner = scratch + 3 * c, *restrict gate = scratch + 4 * c, *restrict dgate = gate + s;
+  for (int64_t i = 0; i < t; i++, x += xs, dx += xs, dout += os) {
+    const REAL *restrict a = x + c, *restrict b = x + 2 * c, *restrict scalar = x + 12 * c;
+    for (int64_t j = 0; j < c; j++) {
+      inner[j] = (REAL)0.5 * (a[j] * b[j] - a[3 * c + j] * b[3 * c + j] - a[6 * c + j] * b[6 * c + j] -
+                              a[9 * c + j] * b[9 * c + j]);
+      down[j] = 0;
+    }
+    FN(activate)(which_v, c, inner, factor);
+    for (int h = 0; h < 4; h++)
+      for (int64_t j = 0; j < c; j++) {
+        dx[3 * h * c + j] = factor[j] * dout[h * c + j];
+        down[j] += x[3 * h * c + j] * dout[h * c + j];
+      }
+    FN(activate_back)(which_v, c, inner, down, dinner, 0);
+    for (int h = 0; h < 4; h++) {
+      const REAL sign = h ? (REAL)-0.5 : (REAL)0.5;
+      for (int64_t j = 0; j < c; j++) {
+        dx[(3 * h + 1) * c + j] = sign * dinner[j] * b[3 * h * c + j];
+        dx[(3 * h + 2) * c + j] = sign * dinner[j] * a[3 * h * c + j];
+      }
+    }
+    FN(activate)(which, s, scalar + s, gate);
+    for (int64_t j = 0; j < s; j++) {
+      dx[12 * c + j] = gate[j] * dout[4 * c + j];
+      dgate[j] = scalar[j] * dout[4 * c + j];
+    }
+    FN(activate_back)(which, s, scalar + s, dgate, dx + 12 * c + s, 0);
+  }
+}
+
+static void FN(slim_mlp_forward)(const lgatr_slim_mlp *m, int64_t n, const REAL *w, const REAL *gain, const REAL *x,
+                                 REAL *y, REAL *scratch) {
+  const slim_parts p = slim_parts_of(m);
+  REAL *normed = scratch, *wide = normed + TILE * p.width, *gated = wide + TILE * p.in.out, *small = gated + TILE * p.hidden;
+  for (int64_t first = 0; first < n; first += TILE) {
+    const int64_t t = n - first < TILE ? n - first : TILE;
+    const REAL *xt = x + first * p.width;
+    REAL *yt = y + first * p.width;
+    FN(slim_norm)(t, m->channels, m->scalars, (REAL)m->epsilon, xt, p.width, gain, normed, p.width, small);
+    FN(linear)(&p.in, t, w, normed, p.width, wide, p.in.out, 0);
+    FN(slim_glu)(t, m->hidden_v, m->hidden_s, m->nonlinearity, m->nonlinearity_v, wide, gated, small);
+    FN(linear)(&p.last, t, w + p.last_at, gated, p.hidden, yt, p.width, 0);
+    for (int64_t i = 0; i < t * p.width; i++) yt[i] += xt[i];
+  }
+}
+
+static void FN(slim_mlp_backward)(const lgatr_slim_mlp *m, int64_t n, const REAL *w, const REAL *gain, const REAL *x,
+                                  const REAL *dy, REAL *dx, REAL *dw, REAL *dgain, REAL *scratch) {
+  const slim_parts p = slim_parts_of(m);
+  REAL *normed = scratch, *wide = normed + TILE * p.width, *gated = wide + TILE * p.in.out;
+  REAL *dgated = gated + TILE * p.hidden, *dwide = dgated + TILE * p.hidden, *small = dwide + TILE * p.in.out;
+  REAL *turned_in = small + 8 * (p.width + p.hidden), *turned_last = turned_in + p.in.turned;
+  FN(turn_weight)(&p.in, w, turned_in);
+  FN(turn_weight)(&p.last, w + p.last_at, turned_last);
+  for (int64_t first = 0; first < n; first += TILE) {
+    const int64_t t = n - first < TILE ? n - first : TILE;
+    const REAL *xt = x + first * p.width, *dyt = dy + first * p.width;
+    REAL *dxt = dx + first * p.width;
+    FN(slim_norm)(t, m->channels, m->scalars, (REAL)m->epsilon, xt, p.width, gain, normed, p.width, small);
+    FN(linear)(&p.in, t, w, normed, p.width, wide, p.in.out, 0);
+    FN(slim_glu)(t, m->hidden_v, m->hidden_s, m->nonlinearity, m->nonlinearity_v, wide, gated, small);
+    FN(linear_dw)(&p.last, t, gated, p.hidden, dyt, p.width, dw + p.last_at);
+    FN(linear_dx)(&p.last, t, turned_last, dyt, p.width, dgated, p.hidden, 0);
+    FN(slim_glu_back)(t, m->hidden_v, m->hidden_s, m->nonlinearity, m->nonlinearity_v, wide, dgated, dwide, small);
+    FN(linear_dw)(&p.in, t, normed, p.width, dwide, p.in.out, dw);
+    FN(linear_dx)(&p.in, t, turned_in, dwide, p.in.out, normed, p.width, 0);
+    memcpy(dxt, dyt, (size_t)(t * p.width) * sizeof(REAL));
+    FN(slim_norm_back)(t, m->channels, m->scalars, (REAL)m->epsilon, xt, p.width, gain, normed, p.width, dxt, p.width,
+                       dgain, small);
+  }
+}
+
 /* --------------------------------------------------------------------------------------------------- attention */
 
 /* y = weightᵀ times x, both transposed (features, columns apart by ld) */
-static void FN(linear_across)(const lgatr_shape *s, int64_t t, const REAL *w, const REAL *x, REAL *y, int64_t ld) {
-  const sizes z = sizes_of(s);
-  for (int i = -1; i < 7; i++) {
-    const int64_t k = i < 0 ? z.kz : z.kp, n = i < 0 ? z.nz : z.np;
-    const REAL *from = i < 0 ? x : x + (z.kz + i * z.kp) * ld, *matrix = i < 0 ? w : w + (i < 4 ? z.v : z.f);
-    REAL *to = i < 0 ? y : y + (z.nz + i * z.np) * ld;
-    for (int64_t p = 0; p < n; p += LGATR_PANEL) {
-      const int64_t rows = n - p < LGATR_PANEL ? n - p : LGATR_PANEL;
-      FN(gemm)(rows, t, k, matrix + p * k, 1, LGATR_PANEL, from, ld, LGATR_PANEL, to + p * ld, ld, LGATR_PANEL, 0);
+static void FN(linear_across)(const plan *p, int64_t t, const REAL *w, const REAL *x, REAL *y, int64_t ld) {
+  for (int i = 0; i < p->count; i++) {
+    const item *q = p->items + i;
+    for (int64_t first = 0; first < q->n; first += LGATR_PANEL) {
+      const int64_t rows = q->n - first < LGATR_PANEL ? q->n - first : LGATR_PANEL;
+      FN(gemm)(rows, t, q->k, w + q->at + first * q->k, 1, LGATR_PANEL, x + q->from * ld, ld, LGATR_PANEL,
+               y + (q->to + first) * ld, ld, LGATR_PANEL, 0);
     }
   }
 }
 
 /* dx = weight times dy, both transposed */
-static void FN(linear_across_dx)(const lgatr_shape *s, int64_t t, const REAL *w, const REAL *dy, REAL *dx,
-                                 int64_t ld) {
-  const sizes z = sizes_of(s);
-  for (int i = -1; i < 7; i++) {
-    const int64_t k = i < 0 ? z.kz : z.kp, n = i < 0 ? z.nz : z.np;
-    const REAL *from = i < 0 ? dy : dy + (z.nz + i * z.np) * ld, *matrix = i < 0 ? w : w + (i < 4 ? z.v : z.f);
-    REAL *to = i < 0 ? dx : dx + (z.kz + i * z.kp) * ld;
-    for (int64_t p = 0; p < n; p += LGATR_PANEL) {
-      const int64_t inner = n - p < LGATR_PANEL ? n - p : LGATR_PANEL;
-      FN(gemm)(k, t, inner, matrix + p * k, LGATR_PANEL, 1, from + p * ld, ld, LGATR_PANEL, to, ld, LGATR_PANEL,
-               p > 0);
+static void FN(linear_across_dx)(const plan *p, int64_t t, const REAL *w, const REAL *dy, REAL *dx, int64_t ld) {
+  for (int i = 0; i < p->count; i++) {
+    const item *q = p->items + i;
+    for (int64_t first = 0; first < q->n; first += LGATR_PANEL) {
+      const int64_t inner = q->n - first < LGATR_PANEL ? q->n - first : LGATR_PANEL;
+      FN(gemm)(q->k, t, inner, w + q->at + first * q->k, LGATR_PANEL, 1, dy + (q->to + first) * ld, ld, LGATR_PANEL,
+               dx + q->from * ld, ld, LGATR_PANEL, first > 0);
     }
   }
 }
 
 /* y (rows) = weight times x (transposed), with the bias */
-static void FN(across_to_rows)(const lgatr_shape *s, int64_t t, const REAL *w, const REAL *x, int64_t ld, REAL *y,
-                               int64_t ys) {
-  const sizes z = sizes_of(s);
-  for (int i = -1; i < 7; i++) {
-    const int64_t k = i < 0 ? z.kz : z.kp, n = i < 0 ? z.nz : z.np;
-    FN(gemm)(t, n, k, x + (i < 0 ? 0 : z.kz + i * z.kp) * ld, 1, ld, w + (i < 0 ? 0 : i < 4 ? z.v : z.f), LGATR_PANEL,
-             k * LGATR_PANEL, y + (i < 0 ? 0 : z.nz + i * z.np), ys, LGATR_PANEL, 0);
+static void FN(across_to_rows)(const plan *p, int64_t t, const REAL *w, const REAL *x, int64_t ld, REAL *y, int64_t ys) {
+  for (int i = 0; i < p->count; i++) {
+    const item *q = p->items + i;
+    FN(gemm)(t, q->n, q->k, x + q->from * ld, 1, ld, w + q->at, LGATR_PANEL, q->k * LGATR_PANEL, y + q->to, ys,
+             LGATR_PANEL, 0);
   }
-  if (s->bias)
-    for (int64_t i = 0; i < t; i++)
-      for (int64_t j = 0; j < z.nz; j++) y[i * ys + j] += w[z.bias + j];
+  for (int64_t i = 0; i < t; i++)
+    for (int64_t j = 0; j < p->biases; j++) y[i * ys + p->bias_to + j] += w[p->bias + j];
 }
 
 /* Row of half plane h and channel j among rows of c multivector and s scalar channels. */
@@ -685,109 +819,173 @@ static FN(attention_arrays) FN(attention_lay)(const lgatr_attention *a, const at
   return r;
 }
 
+/* Half planes of a channel: 16, in 5 grades, or for the slim network the 4 components of a vector. */
+#define HALVES(a) ((a)->slim ? 4 : 16)
+
+/* Sum over the grades of |signed squares| of one channel whose half planes are `step` numbers apart; signed sums a
+   grade in `grade`. */
+static inline VEC FN(norm_of)(const REAL *p, int64_t step, VEC grade[5]) {
+  VEC sum = SET((REAL)0);
+#pragma GCC unroll 5
+  for (int g = 0; g < 5; g++) grade[g] = SET((REAL)0);
+#pragma GCC unroll 16
+  for (int h = 0; h < 16; h++) {
+    const VEC x = LOAD(p + h * step);
+    grade[HALF_GROUP(h)] = HALF_SIGN(h) > 0 ? FMA(x, x, grade[HALF_GROUP(h)]) : FNMA(x, x, grade[HALF_GROUP(h)]);
+  }
+#pragma GCC unroll 5
+  for (int g = 0; g < 5; g++) sum = ADD(sum, ABS(grade[g]));
+  return sum;
+}
+
+static inline VEC FN(slim_norm_of)(const REAL *p, int64_t step, VEC *grade) {
+  const VEC t = LOAD(p), x = LOAD(p + step), y = LOAD(p + 2 * step), z = LOAD(p + 3 * step);
+  *grade = FNMA(z, z, FNMA(y, y, FNMA(x, x, MUL(t, t))));
+  return ABS(*grade);
+}
+
 /* Per head and column: normalise the raw rows (part, hidden, head) into features (part, head, depth), queries with the
    signs of the inner product. factor is what the multivectors were multiplied with (negative where the floor held),
-   scale the same for the scalars. */
+   scale the same for the scalars. Columns up to the next whole vector are computed too, and never read. */
 static void FN(normalise_heads)(const lgatr_attention *a, const attention_parts *p, int64_t t, int64_t ld,
                                 const REAL *restrict raw, REAL *restrict features, REAL *restrict factor,
-                                REAL *restrict scale, REAL *restrict work) {
-  const int64_t c = p->qkv.out_mv, s = p->qkv.out_s, hidden = a->hidden_mv, hidden_s = a->hidden_s;
-  REAL *restrict sum = work, *restrict grade = work + ld;
+                                REAL *restrict scale) {
+  const int64_t c = p->qkv_mv, s = p->qkv_s, hidden = a->hidden_mv, hidden_s = a->hidden_s;
+  const int64_t next = a->heads * ld, halves = HALVES(a), plane = c * ld, skip = a->slim ? 0 : s * ld;
+  const int64_t first_s = a->slim ? 4 * c : 2 * c;
+  REAL column[VL];
   for (int part = 0; part < 3; part++)
     for (int64_t head = 0; head < a->heads; head++) {
-      REAL *f = factor + (part * a->heads + head) * ld, *g = scale + (part * a->heads + head) * ld;
-      REAL *to = features + (part * a->heads + head) * p->depth * ld;
-      for (int64_t q = 0; q < t; q++) sum[q] = 0;
-      for (int64_t j = 0; j < hidden; j++) {
-        const int64_t channel = (part * hidden + j) * a->heads + head;
-        for (int group = 0; group < 5; group++) {
-          for (int64_t q = 0; q < t; q++) grade[q] = 0;
-          for (int h = 0; h < 16; h++) {
-            if (HALF_GROUP(h) != group) continue;
-            const REAL *restrict row = raw + ROW_OF(h, channel, c, s) * ld;
-            const REAL sign = HALF_SIGN(h);
-            for (int64_t q = 0; q < t; q++) grade[q] += sign * row[q] * row[q];
-          }
-          for (int64_t q = 0; q < t; q++) sum[q] += grade[q] < 0 ? -grade[q] : grade[q];
-        }
-      }
-      for (int64_t q = 0; q < t; q++) {
-        const REAL mean = sum[q] / (REAL)hidden;
-        f[q] = mean < (REAL)NORM_FLOOR ? -1 / FN(root)((REAL)NORM_FLOOR) : 1 / FN(root)(mean);
-        sum[q] = f[q] < 0 ? -f[q] : f[q];
-      }
-      for (int h = 0; h < 16; h++) {
-        const REAL sign = part == 0 ? HALF_SIGN(h) : 1;
+      const int64_t number = part * a->heads + head;
+      for (int64_t q = 0; q < t; q += VL) {
+        const REAL *from = raw + (part * hidden * a->heads + head) * ld + q;
+        const REAL *from_s = raw + (first_s + part * hidden_s * a->heads + head) * ld + q;
+        REAL *to = features + number * p->depth * ld + q, *to_s = to + halves * hidden * ld;
+        VEC sum = SET((REAL)0), mean = SET((REAL)0), spread = SET((REAL)0);
         for (int64_t j = 0; j < hidden; j++) {
-          const REAL *restrict row = raw + ROW_OF(h, (part * hidden + j) * a->heads + head, c, s) * ld;
-          REAL *restrict feature = to + (h * hidden + j) * ld;
-          for (int64_t q = 0; q < t; q++) feature[q] = sign * sum[q] * row[q];
+          VEC grade[5];
+          if (a->slim) {
+            sum = ADD(sum, FN(slim_norm_of)(from + j * next, plane, grade));
+          } else { /* the scalar channels lie between the first two half planes and the others */
+            const REAL *x = from + j * next, *v = x + skip;
+            const VEC g0 = LOAD(x), g4 = LOAD(x + plane);
+            VEC g1 = MUL(LOAD(v + 2 * plane), LOAD(v + 2 * plane)), g3 = MUL(LOAD(v + 3 * plane), LOAD(v + 3 * plane));
+            VEC g2 = SET((REAL)0);
+#pragma GCC unroll 3
+            for (int h = 4; h < 10; h += 2) {
+              const VEC e = LOAD(v + h * plane), b = LOAD(v + (h + 1) * plane);
+              g1 = FNMA(e, e, g1), g3 = FNMA(b, b, g3);
+            }
+#pragma GCC unroll 3
+            for (int h = 10; h < 16; h += 2) {
+              const VEC e = LOAD(v + h * plane), b = LOAD(v + (h + 1) * plane);
+              g2 = FNMA(e, e, FMA(b, b, g2));
+            }
+            sum = ADD(sum, FMA(g0, g0, FMA(g4, g4, ADD(ABS(g1), ADD(ABS(g2), ABS(g3))))));
+          }
         }
+        if (a->slim) {
+          for (int64_t j = 0; j < hidden_s; j++) sum = FMA(LOAD(from_s + j * next), LOAD(from_s + j * next), sum);
+        } else if (hidden_s) {
+          const VEC share = SET(1 / (REAL)hidden_s);
+          for (int64_t j = 0; j < hidden_s; j++) mean = FMA(LOAD(from_s + j * next), share, mean);
+          for (int64_t j = 0; j < hidden_s; j++) {
+            const VEC d = FNMA(SET((REAL)1), mean, LOAD(from_s + j * next));
+            spread = FMA(MUL(d, d), share, spread);
+          }
+        }
+        STORE(column, sum);
+        for (int i = 0; i < VL; i++) {
+          if (a->slim) {
+            column[i] = 1 / FN(root)(column[i] / (REAL)(hidden + hidden_s) + (REAL)NORM_FLOOR);
+            factor[number * ld + q + i] = column[i];
+          } else {
+            const REAL m = column[i] / (REAL)hidden;
+            const int floor = m < (REAL)NORM_FLOOR;
+            column[i] = 1 / FN(root)(floor ? (REAL)NORM_FLOOR : m);
+            factor[number * ld + q + i] = floor ? -column[i] : column[i];
+          }
+        }
+        const VEC f = LOAD(column);
+        STORE(column, spread);
+        for (int i = 0; i < VL; i++) column[i] = 1 / FN(root)(column[i] + (REAL)1e-5);
+        const VEC g = a->slim ? f : LOAD(column);
+        STORE(scale + number * ld + q, g);
+        const VEC minus = FNMA(SET((REAL)1), f, SET((REAL)0));
+        for (int64_t h = 0; h < halves; h++) {
+          const int negative = part == 0 && (a->slim ? h > 0 : HALF_SIGN(h) < 0);
+          const REAL *x = from + h * plane + (h >= 2 ? skip : 0);
+          for (int64_t j = 0; j < hidden; j++)
+            STORE(to + (h * hidden + j) * ld, MUL(negative ? minus : f, LOAD(x + j * next)));
+        }
+        for (int64_t j = 0; j < hidden_s; j++)
+          STORE(to_s + j * ld, MUL(FNMA(SET((REAL)1), mean, LOAD(from_s + j * next)), g));
       }
-      if (!hidden_s) continue;
-      const REAL *first = raw + (2 * c + (int64_t)part * hidden_s * a->heads + head) * ld;
-      for (int64_t q = 0; q < t; q++) sum[q] = grade[q] = 0;
-      for (int64_t j = 0; j < hidden_s; j++)
-        for (int64_t q = 0; q < t; q++) sum[q] += first[j * a->heads * ld + q] / (REAL)hidden_s;
-      for (int64_t j = 0; j < hidden_s; j++)
-        for (int64_t q = 0; q < t; q++) {
-          const REAL d = first[j * a->heads * ld + q] - sum[q];
-          grade[q] += d * d / (REAL)hidden_s;
-        }
-      for (int64_t q = 0; q < t; q++) g[q] = 1 / FN(root)(grade[q] + (REAL)1e-5);
-      for (int64_t j = 0; j < hidden_s; j++)
-        for (int64_t q = 0; q < t; q++)
-          to[(16 * hidden + j) * ld + q] = (first[j * a->heads * ld + q] - sum[q]) * g[q];
     }
 }
 
 static void FN(normalise_heads_back)(const lgatr_attention *a, const attention_parts *p, int64_t t, int64_t ld,
                                      const REAL *restrict features, const REAL *restrict factor,
-                                     const REAL *restrict scale, const REAL *restrict dfeatures, REAL *restrict draw,
-                                     REAL *restrict work) {
-  const int64_t c = p->qkv.out_mv, s = p->qkv.out_s, hidden = a->hidden_mv, hidden_s = a->hidden_s;
-  REAL *restrict along = work, *restrict grade = work + ld;
+                                     const REAL *restrict scale, const REAL *restrict dfeatures, REAL *restrict draw) {
+  const int64_t c = p->qkv_mv, s = p->qkv_s, hidden = a->hidden_mv, hidden_s = a->hidden_s;
+  const int64_t next = a->heads * ld, halves = HALVES(a), plane = c * ld, skip = a->slim ? 0 : s * ld;
+  const int64_t first_s = a->slim ? 4 * c : 2 * c;
+  REAL column[VL], signs[VL];
   for (int part = 0; part < 3; part++)
     for (int64_t head = 0; head < a->heads; head++) {
-      const REAL *restrict f = factor + (part * a->heads + head) * ld;
-      const REAL *restrict g = scale + (part * a->heads + head) * ld;
-      const REAL *from = features + (part * a->heads + head) * p->depth * ld;
-      const REAL *dfrom = dfeatures + (part * a->heads + head) * p->depth * ld;
-      for (int64_t q = 0; q < t; q++) along[q] = 0;
-      for (int64_t i = 0; i < 16 * hidden * ld; i += ld)
-        for (int64_t q = 0; q < t; q++) along[q] += from[i + q] * dfrom[i + q];
-      for (int64_t q = 0; q < t; q++) along[q] = f[q] < 0 ? 0 : along[q] * f[q] / (REAL)hidden;
-      for (int64_t j = 0; j < hidden; j++)
-        for (int group = 0; group < 5; group++) {
-          for (int64_t q = 0; q < t; q++) grade[q] = 0;
-          for (int h = 0; h < 16; h++) {
-            if (HALF_GROUP(h) != group) continue;
-            const REAL *restrict row = from + (h * hidden + j) * ld;
-            const REAL sign = HALF_SIGN(h);
-            for (int64_t q = 0; q < t; q++) grade[q] += sign * row[q] * row[q];
+      const int64_t number = part * a->heads + head;
+      for (int64_t q = 0; q < t; q += VL) {
+        REAL *to = draw + (part * hidden * a->heads + head) * ld + q;
+        REAL *to_s = draw + (first_s + part * hidden_s * a->heads + head) * ld + q;
+        const REAL *x = features + number * p->depth * ld + q, *x_s = x + halves * hidden * ld;
+        const REAL *d = dfeatures + number * p->depth * ld + q, *d_s = d + halves * hidden * ld;
+        VEC along = SET((REAL)0), along_s = SET((REAL)0), mean_s = SET((REAL)0);
+        for (int64_t i = 0; i < halves * hidden; i++) along = FMA(LOAD(x + i * ld), LOAD(d + i * ld), along);
+        for (int64_t j = 0; j < hidden_s; j++) {
+          along_s = FMA(LOAD(x_s + j * ld), LOAD(d_s + j * ld), along_s);
+          mean_s = ADD(mean_s, LOAD(d_s + j * ld));
+        }
+        if (a->slim) along = ADD(along, along_s);
+        STORE(column, along);
+        for (int i = 0; i < VL; i++) {
+          const REAL f = factor[number * ld + q + i];
+          column[i] = f < 0 ? 0 : column[i] * f / (REAL)(a->slim ? hidden + hidden_s : hidden);
+          signs[i] = f < 0 ? -f : f;
+        }
+        const VEC pull = LOAD(column), f = LOAD(signs), g = LOAD(scale + number * ld + q);
+        for (int64_t j = 0; j < hidden; j++) {
+          VEC grade[5];
+          if (a->slim)
+            FN(slim_norm_of)(x + j * ld, hidden * ld, grade);
+          else
+            FN(norm_of)(x + j * ld, hidden * ld, grade);
+          for (int k = 0; k < (a->slim ? 1 : 5); k++) {
+            REAL parts[VL];
+            STORE(parts, grade[k]);
+            for (int i = 0; i < VL; i++) parts[i] = parts[i] > 0 ? column[i] : parts[i] < 0 ? -column[i] : 0;
+            grade[k] = LOAD(parts);
           }
-          for (int64_t q = 0; q < t; q++) grade[q] = grade[q] > 0 ? along[q] : grade[q] < 0 ? -along[q] : 0;
-          for (int h = 0; h < 16; h++) {
-            if (HALF_GROUP(h) != group) continue;
-            const REAL *restrict row = from + (h * hidden + j) * ld, *restrict drow = dfrom + (h * hidden + j) * ld;
-            REAL *restrict to = draw + ROW_OF(h, (part * hidden + j) * a->heads + head, c, s) * ld;
-            const REAL sign = part == 0 ? HALF_SIGN(h) : 1, pull = sign * HALF_SIGN(h);
-            for (int64_t q = 0; q < t; q++)
-              to[q] = sign * (f[q] < 0 ? -f[q] : f[q]) * drow[q] - pull * grade[q] * row[q];
+          for (int64_t h = 0; h < halves; h++) {
+            const int negative = a->slim ? h > 0 : HALF_SIGN(h) < 0, turned = part == 0 && negative;
+            const VEC own = LOAD(x + (h * hidden + j) * ld), down = MUL(f, LOAD(d + (h * hidden + j) * ld));
+            const VEC signed_pull = grade[a->slim ? 0 : HALF_GROUP(h)];
+            /* f d - m pull x for what has no sign of its own, and m times that for queries */
+            VEC value = negative ? FMA(signed_pull, own, down) : FNMA(signed_pull, own, down);
+            if (turned) value = FNMA(SET((REAL)1), value, SET((REAL)0));
+            STORE(to + h * plane + (h >= 2 ? skip : 0) + j * next, value);
           }
         }
-      if (!hidden_s) continue;
-      from += 16 * hidden * ld, dfrom += 16 * hidden * ld;
-      for (int64_t q = 0; q < t; q++) along[q] = grade[q] = 0;
-      for (int64_t j = 0; j < hidden_s; j++)
-        for (int64_t q = 0; q < t; q++) {
-          grade[q] += dfrom[j * ld + q] / (REAL)hidden_s;
-          along[q] += from[j * ld + q] * dfrom[j * ld + q] / (REAL)hidden_s;
+        if (a->slim) {
+          for (int64_t j = 0; j < hidden_s; j++)
+            STORE(to_s + j * next, FNMA(pull, LOAD(x_s + j * ld), MUL(f, LOAD(d_s + j * ld))));
+        } else if (hidden_s) {
+          const VEC share = SET(1 / (REAL)hidden_s);
+          const VEC average = MUL(mean_s, share), projected = MUL(along_s, share);
+          for (int64_t j = 0; j < hidden_s; j++)
+            STORE(to_s + j * next,
+                  MUL(g, FNMA(projected, LOAD(x_s + j * ld), FNMA(SET((REAL)1), average, LOAD(d_s + j * ld)))));
         }
-      REAL *first = draw + (2 * c + (int64_t)part * hidden_s * a->heads + head) * ld;
-      for (int64_t j = 0; j < hidden_s; j++)
-        for (int64_t q = 0; q < t; q++)
-          first[j * a->heads * ld + q] = g[q] * (dfrom[j * ld + q] - grade[q] - from[j * ld + q] * along[q]);
+      }
     }
 }
 
@@ -815,10 +1013,11 @@ static void FN(weights)(int64_t n, int64_t depth, int64_t ld, const REAL *q, con
 static void FN(merge)(const lgatr_attention *a, const attention_parts *p, int64_t head, int64_t n, int64_t ld,
                       REAL *own, REAL *merged, int back) {
   const int64_t c = (int64_t)a->heads * a->hidden_mv, s = (int64_t)a->heads * a->hidden_s;
+  const int64_t halves = HALVES(a) * a->hidden_mv, skip = a->slim ? 0 : s, first_s = a->slim ? 4 * c : 2 * c;
   for (int64_t d = 0; d < p->depth; d++) {
     const int64_t h = d / a->hidden_mv, j = d % a->hidden_mv;
-    const int64_t row = d < 16 * a->hidden_mv ? ROW_OF(h, head * a->hidden_mv + j, c, s)
-                                              : 2 * c + head * a->hidden_s + d - 16 * a->hidden_mv;
+    const int64_t row = d < halves ? h * c + (h >= 2 ? skip : 0) + head * a->hidden_mv + j
+                                   : first_s + head * a->hidden_s + d - halves;
     if (back)
       memcpy(own + d * ld, merged + row * ld, (size_t)n * sizeof(REAL));
     else
@@ -829,10 +1028,13 @@ static void FN(merge)(const lgatr_attention *a, const attention_parts *p, int64_
 /* Norm, query, key and value features of a tile of t items. */
 static void FN(attention_features)(const lgatr_attention *a, const attention_parts *p, int64_t t, int64_t ld,
                                    const REAL *w, const REAL *gain, const REAL *x, FN(attention_arrays) * r) {
-  FN(norm)(t, a->channels, a->scalars, (REAL)a->epsilon, x, p->width, gain, r->normed, p->width, r->small);
+  if (a->slim)
+    FN(slim_norm)(t, a->channels, a->scalars, (REAL)a->epsilon, x, p->width, gain, r->normed, p->width, r->small);
+  else
+    FN(norm)(t, a->channels, a->scalars, (REAL)a->epsilon, x, p->width, gain, r->normed, p->width, r->small);
   FN(transpose)(t, p->width, r->normed, p->width, r->across, ld);
   FN(linear_across)(&p->qkv, t, w, r->across, r->raw, ld);
-  FN(normalise_heads)(a, p, t, ld, r->raw, r->features, r->factor, r->scale, r->small);
+  FN(normalise_heads)(a, p, t, ld, r->raw, r->features, r->factor, r->scale);
 }
 
 static void FN(attention_forward)(const lgatr_attention *a, int64_t sets, const int64_t *offsets, const REAL *w,
@@ -871,10 +1073,9 @@ static void FN(attention_backward)(const lgatr_attention *a, int64_t sets, const
   const tiling size = tiling_of(sets, offsets);
   FN(attention_arrays) r = FN(attention_lay)(a, &p, size.columns, size.largest, scratch);
   const int64_t ld = size.columns, heads = a->heads, stride = p.depth * ld;
-  REAL *turned = r.small + attention_small(a, &p, &size), *dturned = turned + turned_size(&p.qkv);
-  const sizes z = sizes_of(&p.qkv), o = sizes_of(&p.out);
+  REAL *turned = r.small + attention_small(a, &p, &size), *dturned = turned + p.qkv.turned;
   FN(turn_weight)(&p.qkv, w, turned);
-  memset(dturned, 0, (size_t)turned_size(&p.qkv) * sizeof(REAL));
+  memset(dturned, 0, (size_t)p.qkv.turned * sizeof(REAL));
   for (int64_t first = 0, last; first < sets; first = last) {
     last = tile_end(sets, offsets, first);
     const int64_t start = offsets[first], t = offsets[last] - start;
@@ -912,39 +1113,35 @@ static void FN(attention_backward)(const lgatr_attention *a, int64_t sets, const
       FN(merge)(a, &p, head, t, ld, r.head, r.out, 0);
     }
     /* dw of the map out: the merged rows are its transposed input */
-    for (int i = -1; i < 7; i++) {
-      const int64_t kk = i < 0 ? o.kz : o.kp, nn = i < 0 ? o.nz : o.np;
-      FN(gemm)(kk, nn, t, r.out + (i < 0 ? 0 : o.kz + i * o.kp) * ld, ld, 1, dyt + (i < 0 ? 0 : o.nz + i * o.np),
-               p.width, LGATR_PANEL, dw + p.out_at + (i < 0 ? 0 : i < 4 ? o.v : o.f), LGATR_PANEL, kk * LGATR_PANEL, 1);
+    for (int i = 0; i < p.out.count; i++) {
+      const item *f = p.out.items + i;
+      FN(gemm)(f->k, f->n, t, r.out + f->from * ld, ld, 1, dyt + f->to, p.width, LGATR_PANEL, dw + p.out_at + f->at,
+               LGATR_PANEL, f->k * LGATR_PANEL, 1);
     }
-    for (int64_t i = 0; i < t; i++)
-      for (int64_t j = 0; j < o.nz; j++) dw[p.out_at + o.bias + j] += dyt[i * p.width + j];
-    FN(normalise_heads_back)(a, &p, t, ld, r.features, r.factor, r.scale, r.dfeatures, r.draw, r.small);
+    FN(bias_dw)(&p.out, t, dyt, p.width, dw + p.out_at);
+    FN(normalise_heads_back)(a, &p, t, ld, r.features, r.factor, r.scale, r.dfeatures, r.draw);
     /* dw of the map in, turned round, and its dx as rows */
-    for (int i = -1; i < 7; i++) {
-      const int64_t kk = i < 0 ? z.kz : z.kp, nn = i < 0 ? z.nz : z.np;
-      const REAL *d = r.draw + (i < 0 ? 0 : z.nz + i * z.np) * ld;
-      const int64_t column = i < 0 ? 0 : z.kz + i * z.kp;
-      const int64_t matrix = i < 0 ? 0 : panels(z.kz) * z.nz + (i < 4 ? 0 : panels(z.kp) * z.np);
-      FN(gemm)(nn, kk, t, d, ld, 1, r.normed + column, p.width, LGATR_PANEL, dturned + matrix, LGATR_PANEL,
-               nn * LGATR_PANEL, 1);
-    }
     REAL *dnormed = r.across; /* as rows now */
-    for (int i = -1; i < 7; i++) {
-      const int64_t kk = i < 0 ? z.kz : z.kp, nn = i < 0 ? z.nz : z.np;
-      const REAL *d = r.draw + (i < 0 ? 0 : z.nz + i * z.np) * ld;
-      const int64_t matrix = i < 0 ? 0 : panels(z.kz) * z.nz + (i < 4 ? 0 : panels(z.kp) * z.np);
-      FN(gemm)(t, kk, nn, d, 1, ld, turned + matrix, LGATR_PANEL, nn * LGATR_PANEL,
-               dnormed + (i < 0 ? 0 : z.kz + i * z.kp), p.width, LGATR_PANEL, 0);
+    for (int i = 0; i < p.qkv.count; i++) {
+      const item *f = p.qkv.items + i;
+      const REAL *d = r.draw + f->to * ld;
+      FN(gemm)(f->n, f->k, t, d, ld, 1, r.normed + f->from, p.width, LGATR_PANEL, dturned + f->turned, LGATR_PANEL,
+               f->n * LGATR_PANEL, 1);
+      FN(gemm)(t, f->k, f->n, d, 1, ld, turned + f->turned, LGATR_PANEL, f->n * LGATR_PANEL, dnormed + f->from, p.width,
+               LGATR_PANEL, 0);
     }
     memcpy(dxt, dyt, (size_t)(t * p.width) * sizeof(REAL));
-    FN(norm_back)(t, a->channels, a->scalars, (REAL)a->epsilon, xt, p.width, gain, dnormed, p.width, dxt, p.width,
-                  dgain, 1, r.small);
+    if (a->slim)
+      FN(slim_norm_back)(t, a->channels, a->scalars, (REAL)a->epsilon, xt, p.width, gain, dnormed, p.width, dxt, p.width,
+                         dgain, r.small);
+    else
+      FN(norm_back)(t, a->channels, a->scalars, (REAL)a->epsilon, xt, p.width, gain, dnormed, p.width, dxt, p.width,
+                    dgain, 1, r.small);
   }
-  const REAL *v = dturned + panels(z.kz) * z.nz;
-  FN(turn)(z.nz, z.kz, dturned, dw, 1);
-  FN(turn)(z.np, z.kp, v, dw + z.v, 1);
-  FN(turn)(z.np, z.kp, v + panels(z.kp) * z.np, dw + z.f, 1);
+  for (int i = 0; i < p.qkv.count; i++) {
+    const item *f = p.qkv.items + i;
+    if (!i || f->at != f[-1].at) FN(turn)(f->n, f->k, dturned + f->turned, dw + f->at, 1);
+  }
 }
 
 /* --------------------------------------------------------------------------------------------- heads as rows */
@@ -1018,20 +1215,20 @@ static void FN(heads)(int parts, int heads, int hidden, int hidden_s, int with_s
 
 /* ------------------------------------------------------------------------------------------------ entry points */
 
-static void FN(linear_forward)(const lgatr_shape *s, int64_t n, const REAL *w, const REAL *x, REAL *y) {
-  const int64_t xs = row_width(s->in_mv, s->in_s), ys = row_width(s->out_mv, s->out_s);
+static void FN(linear_forward)(const lgatr_shape *shape, int64_t n, const REAL *w, const REAL *x, REAL *y) {
+  const plan p = plan_of(shape);
   for (int64_t i = 0; i < n; i += TILE)
-    FN(linear)(s, n - i < TILE ? n - i : TILE, w, x + i * xs, xs, y + i * ys, ys, 0);
+    FN(linear)(&p, n - i < TILE ? n - i : TILE, w, x + i * p.in, p.in, y + i * p.out, p.out, 0);
 }
 
-static void FN(linear_backward)(const lgatr_shape *s, int64_t n, const REAL *w, const REAL *x, const REAL *dy, REAL *dx,
-                                REAL *dw, REAL *scratch) {
-  const int64_t xs = row_width(s->in_mv, s->in_s), ys = row_width(s->out_mv, s->out_s);
-  FN(turn_weight)(s, w, scratch);
+static void FN(linear_backward)(const lgatr_shape *shape, int64_t n, const REAL *w, const REAL *x, const REAL *dy,
+                                REAL *dx, REAL *dw, REAL *scratch) {
+  const plan p = plan_of(shape);
+  FN(turn_weight)(&p, w, scratch);
   for (int64_t i = 0; i < n; i += TILE) {
     const int64_t t = n - i < TILE ? n - i : TILE;
-    FN(linear_dx)(s, t, scratch, dy + i * ys, ys, dx + i * xs, xs, 0);
-    FN(linear_dw)(s, t, x + i * xs, xs, dy + i * ys, ys, dw);
+    FN(linear_dx)(&p, t, scratch, dy + i * p.out, p.out, dx + i * p.in, p.in, 0);
+    FN(linear_dw)(&p, t, x + i * p.in, p.in, dy + i * p.out, p.out, dw);
   }
 }
 
@@ -1067,3 +1264,4 @@ static void FN(unpack)(int64_t n, const int32_t *restrict source, const REAL *re
 #undef GELU_A
 #undef GELU_B
 #undef ROW_OF
+#undef HALVES

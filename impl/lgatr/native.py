@@ -127,7 +127,7 @@ def _scratch(numbers: int, like: torch.Tensor):
 
 
 def _shape(numbers):
-    return _native.ffi.new("lgatr_shape *", list(numbers))
+    return _native.ffi.new("lgatr_shape *", [*numbers, 0])
 
 
 def _once() -> None:
@@ -597,7 +597,7 @@ def attention(x: torch.Tensor, norm, layer, lengths) -> torch.Tensor:
     packed = _packed(layer, (layer.qkv_module.in_linear, layer.out_linear), norm)
     numbers = [
         config.in_mv_channels, config.in_s_channels, config.num_heads, config.hidden_mv_channels,
-        config.hidden_s_channels, int(norm.weight_mv is not None),
+        config.hidden_s_channels, int(norm.weight_mv is not None), 0,
     ]
     return _op_attention(x, packed.to(x.dtype), offsets_of(x, lengths), numbers, norm.epsilon)
 
@@ -661,6 +661,118 @@ def mlp(x: torch.Tensor, norm, linears, nonlinearity: str, bivector: bool) -> to
         NONLINEARITIES[nonlinearity],
     ]
     return _op_mlp(x, packed.to(x.dtype), numbers, norm.epsilon)
+
+
+# ------------------------------------------------------------------------------------------------- slim
+
+
+@lru_cache(maxsize=256)
+def _slim_source(linears: tuple[tuple[int, int, int, int, bool], ...], gains: tuple[int, int] | None) -> torch.Tensor:
+    """As `_sources` for the slim network: (in_v, out_v, in_s, out_s, bias) a map, and gains (vectors, scalars)."""
+    parts, offset = [], 0
+
+    def numbers(*size):
+        nonlocal offset
+        count = torch.Size(size).numel()
+        found = torch.arange(offset + 1, offset + 1 + count, dtype=torch.int32).view(size)
+        offset += count
+        return found
+
+    def panels(weight):  # (out, in) -> panels of (in, out)
+        padded = torch.nn.functional.pad(weight.T, (0, -weight.shape[0] % rows.PANEL))
+        return padded.reshape(padded.shape[0], -1, rows.PANEL).transpose(0, 1).reshape(-1)
+
+    for in_v, out_v, in_s, out_s, bias in linears:
+        parts += [panels(numbers(out_v, in_v)), panels(numbers(out_s, in_s))]
+        of_bias = numbers(out_s) if bias else torch.zeros(out_s, dtype=torch.int32)
+        parts.append(torch.nn.functional.pad(of_bias, (0, -out_s % rows.PANEL)))
+    if gains is not None:
+        parts += [numbers(gains[0]).repeat(4), numbers(gains[1])]
+    return torch.cat(parts).contiguous()
+
+
+def _slim_packed(owner, linears, norm) -> torch.Tensor:
+    parameters, shapes, gains = [], [], None
+    for linear in linears:
+        weight, scalar = linear.weight_v, linear.linear_s
+        parameters += [weight, scalar.weight, *([] if scalar.bias is None else [scalar.bias])]
+        shapes.append((weight.shape[1], weight.shape[0], scalar.in_features, scalar.out_features,
+                       scalar.bias is not None))  # fmt: skip
+    if norm.weight_v is not None:
+        parameters += [norm.weight_v, norm.weight_s]
+        gains = (norm.weight_v.shape[0], norm.weight_s.shape[0])
+    source = _slim_source(tuple(shapes), gains)
+    recorded = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
+    if recorded or torch.compiler.is_compiling():
+        return _op_pack(parameters, source)
+    return remember(owner, ("slim",), parameters, lambda: _op_pack(parameters, source))
+
+
+def slim_attention(x: torch.Tensor, norm, layer, lengths) -> torch.Tensor:
+    """x + layer(norm(x)) for a SlimSelfAttention, rows (…, N, 4 V + S)."""
+    packed = _slim_packed(layer, (layer.linear_in, layer.linear_out), norm)
+    channels = layer.linear_in.weight_v.shape[1]
+    numbers = [
+        channels, x.shape[-1] - 4 * channels, layer.num_heads, layer.hidden_v, layer.hidden_s,
+        int(norm.weight_v is not None), 1,
+    ]
+    return _op_attention(x, packed.to(x.dtype), offsets_of(x, lengths), numbers, norm.epsilon)
+
+
+def _slim_mlp_struct(numbers, epsilon):
+    return _native.ffi.new("lgatr_slim_mlp *", [*numbers, epsilon])
+
+
+def _slim_mlp(x, packed, numbers, epsilon):
+    m, x, lib = _slim_mlp_struct(numbers, epsilon), x.contiguous(), _native.lib
+    out = torch.empty_like(x)
+    gain = packed[lib.lgatr_slim_mlp_weight(m) :]
+    lib.lgatr_slim_mlp_forward(
+        _kind(x), m, _rows_of(x), _at(packed), _at(gain), _at(x), _at(out), _scratch(lib.lgatr_slim_mlp_scratch(m), x)
+    )
+    return out
+
+
+def _slim_mlp_back(gradient, x, packed, numbers, epsilon):
+    m, x, gradient, lib = _slim_mlp_struct(numbers, epsilon), x.contiguous(), gradient.contiguous(), _native.lib
+    dx, dpacked = torch.empty_like(x), torch.zeros_like(packed)
+    count = lib.lgatr_slim_mlp_weight(m)
+    lib.lgatr_slim_mlp_backward(
+        _kind(x), m, _rows_of(x), _at(packed), _at(packed[count:]), _at(x), _at(gradient), _at(dx), _at(dpacked),
+        _at(dpacked[count:]), _scratch(lib.lgatr_slim_mlp_scratch(m), x),
+    )
+    return dx, dpacked
+
+
+def _slim_mlp_gradient(ctx, gradient):
+    _once()
+    back = torch.ops.harness_lgatr.slim_mlp_back
+    return *back(gradient, *ctx.saved_tensors, ctx.numbers, ctx.epsilon), None, None
+
+
+_op_slim_mlp = _register(
+    "slim_mlp(Tensor x, Tensor packed, int[] numbers, float epsilon) -> Tensor",
+    _slim_mlp,
+    (
+        "slim_mlp_back(Tensor gradient, Tensor x, Tensor packed, int[] numbers, float epsilon) -> (Tensor, Tensor)",
+        _slim_mlp_back,
+    ),
+    _slim_mlp_gradient,
+    _mlp_keep,
+    lambda x, packed, numbers, epsilon: torch.empty_like(x),
+    lambda gradient, x, packed, numbers, epsilon: (torch.empty_like(x), torch.empty_like(packed)),
+)
+
+
+def slim_mlp(x: torch.Tensor, norm, glu, last) -> torch.Tensor:
+    """x + last(glu(norm(x))) for a SlimMLP of two layers, rows (…, N, 4 V + S)."""
+    packed = _slim_packed(last, (glu.linear, last), norm)
+    channels = last.weight_v.shape[0]
+    numbers = [
+        channels, x.shape[-1] - 4 * channels, last.weight_v.shape[1], last.linear_s.in_features,
+        int(norm.weight_v is not None), *(NONLINEARITIES[name] for name in glu.names),
+    ]
+    return _op_slim_mlp(x, packed.to(x.dtype), numbers, norm.epsilon)
 
 
 def with_offsets(x: torch.Tensor, attn_kwargs: dict) -> dict:

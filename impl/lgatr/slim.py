@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from . import algebra
+from . import algebra, native
 from .attention import scaled_dot_product_attention
 from .layers import freeze_empty
 from .nets import Net
@@ -281,10 +281,46 @@ class SlimBlock(nn.Module):
         )
 
     def forward(self, vectors: torch.Tensor, scalars: torch.Tensor, **attn_kwargs):
-        h_v, h_s = self.attention(*self.norm1(vectors, scalars), **attn_kwargs)
-        vectors, scalars = vectors + h_v, scalars + h_s
-        h_v, h_s = self.mlp(*self.norm2(vectors, scalars))
-        return vectors + h_v, scalars + h_s
+        vectors, scalars = attention_half(vectors, scalars, self.norm1, self.attention, attn_kwargs)
+        return mlp_half(vectors, scalars, self.norm2, self.mlp)
+
+
+@minimum_autocast_precision(torch.float32, output="high")
+def _on_rows(vectors, scalars, function, *arguments):
+    """Run a native function on rows (…, 4 V + S) and give the streams back as views of its result."""
+    channels = vectors.shape[-1]
+    out = function(torch.cat([vectors.flatten(-2), scalars], dim=-1), *arguments)
+    return out[..., : 4 * channels].unflatten(-1, (4, channels)), out[..., 4 * channels :]
+
+
+def attention_half(vectors, scalars, norm, attention, attn_kwargs):
+    """Streams plus the attention of their norms, in one native call where the options allow it."""
+    if (
+        native.usable(vectors)
+        and scalars.dtype == vectors.dtype
+        and attention.linear_in.linear_s is not None
+        and not attention.dropping
+        and set(attn_kwargs) <= {"lengths", "backend"}
+        and attn_kwargs.get("backend") in (None, "ragged", "torch")
+    ):
+        return _on_rows(vectors, scalars, native.slim_attention, norm, attention, attn_kwargs.get("lengths"))
+    h_v, h_s = attention(*norm(vectors, scalars), **attn_kwargs)
+    return vectors + h_v, scalars + h_s
+
+
+def mlp_half(vectors, scalars, norm, mlp):
+    """Streams plus the MLP of their norms, in one native call where the options allow it."""
+    layers = [layer for layer in mlp.layers if not isinstance(layer, SlimDropout)]
+    if (
+        native.usable(vectors)
+        and scalars.dtype == vectors.dtype
+        and not mlp.dropping
+        and len(layers) == 2
+        and layers[0].linear.linear_s is not None
+    ):
+        return _on_rows(vectors, scalars, native.slim_mlp, norm, *layers)
+    h_v, h_s = mlp(*norm(vectors, scalars))
+    return vectors + h_v, scalars + h_s
 
 
 class ConditionalSlimBlock(nn.Module):
@@ -320,13 +356,11 @@ class ConditionalSlimBlock(nn.Module):
         self, vectors, vectors_cond, scalars, scalars_cond, attn_kwargs: dict | None = None,
         crossattn_kwargs: dict | None = None,
     ):
-        h_v, h_s = self.selfattention(*self.norm1(vectors, scalars), **(attn_kwargs or {}))
-        vectors, scalars = vectors + h_v, scalars + h_s
+        vectors, scalars = attention_half(vectors, scalars, self.norm1, self.selfattention, attn_kwargs or {})
         h_v, h_s = self.norm2(vectors, scalars)
         h_v, h_s = self.crossattention(h_v, vectors_cond, h_s, scalars_cond, **(crossattn_kwargs or {}))
         vectors, scalars = vectors + h_v, scalars + h_s
-        h_v, h_s = self.mlp(*self.norm3(vectors, scalars))
-        return vectors + h_v, scalars + h_s
+        return mlp_half(vectors, scalars, self.norm3, self.mlp)
 
 
 def _freeze_dead_tail(norm: SlimRMSNorm, mlp: SlimMLP, out_v: int, out_s: int) -> None:
@@ -398,6 +432,7 @@ class LGATrSlim(Net):
         _require_scalars(scalars=scalars)
         with naive_amp(self._naive_amp):
             v, s = self.linear_in(vectors.transpose(-1, -2), scalars)
+            attn_kwargs = native.with_offsets(v, attn_kwargs)
             for block in self.blocks:
                 v, s = self._run(block, v, s, **attn_kwargs)
             v, s = self.linear_out(v, s)
