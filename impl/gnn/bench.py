@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu", help="cpu, or cuda (backends dense and dgl)")
     parser.add_argument("--profile", metavar="FILE", nargs="?", const="gnn-profile.json",
-                        help="also write torch's profile of 3 iterations, a Chrome trace (default gnn-profile.json)")  # fmt: skip
+                        help="also write torch's profile of 3 iterations, a Chrome trace")  # fmt: skip
     return parser
 
 
