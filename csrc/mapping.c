@@ -319,7 +319,7 @@ static int check(const mapping_options *o, const mapping_job *j)
         o->precheck < MAPPING_PRECHECK_RECORDS || o->precheck > MAPPING_PRECHECK_LEAVES ||
         o->accumulate < MAPPING_ACCUMULATE_AUTO || o->accumulate > MAPPING_BITMAP || o->instructions < MAPPING_BEST ||
         o->instructions > MAPPING_AVX512 || o->order < MAPPING_BRICKS || o->order > MAPPING_FLAT_RUNS ||
-        (o->filter & ~1) != 0 || (o->count_blocks & ~1) != 0)
+        (o->filter & ~1) != 0 || (o->reject & ~1) != 0 || (o->count_blocks & ~1) != 0)
         return MAPPING_BAD_ARGUMENT;
     if (j->frames < 1 || j->rows < 1 || j->columns < 1 || j->row < 0 || j->column < 0 || j->stride < j->columns ||
         j->intensity == NULL || j->variance == NULL || j->rays == NULL || j->tables == NULL || j->stationary == NULL)
@@ -568,6 +568,7 @@ static bool map_recursively(mapping_context *c, mapper *m, const brick *b, int64
         m->counters.valid++;
         m->leaf_count = 0;
         m->leaf_total = 0;
+        m->measured = false;
         if (depth == 0)
             subdivide_centre(m);
         else if (c->options.subdivision == MAPPING_CORNER_CACHE)
@@ -645,16 +646,17 @@ static bool choose_box(const mapping_context *c, const flat_space *w, const bric
     return bits[0] + bits[1] + bits[2] <= FLAT_BITS;
 }
 
-/* The filter's distance from a voxel edge that makes a decision certain (mapping_flat.inc), and whether the box holds every
- * coordinate; false: no bound, so decide in double. */
+/* The filter's distance from a voxel edge that makes a decision certain (mapping_flat.inc), whether the box holds every
+ * coordinate and whether none can lie in the grid; false: no bound, so decide in double. */
 static bool prepare_margin(const flat_space *w, flat_task *t)
 {
     if (!(w->chord <= 0.25) || !(w->unit_error <= 1e-6))
         return false;
     t->margin = 0.0f;
     t->certain = true;
+    t->outside = false;
     for (int k = 0; k < 3; k++) {
-        double gradient = 0.0, size = 0.0;
+        double gradient = 0.0, size = 0.0, low = INFINITY, high = -INFINITY;
         for (int p = 0; p < t->filter_positions; p++) {
             const double *a = t->table + 12 * (t->filter_first + p) + 4 * k;
             const double g = sqrt(a[0] * a[0] + a[1] * a[1] + a[2] * a[2]) / t->step[k];
@@ -662,12 +664,15 @@ static bool prepare_margin(const flat_space *w, flat_task *t)
             const double at = (first + a[3] - t->minimum[k]) / t->step[k] - t->origin[k];
             gradient = !(g <= gradient) ? g : gradient;
             size = !(fabs(at) + g * w->reach <= size) ? fabs(at) + g * w->reach : size;
-            t->certain &= at - g * w->reach >= 0.5 && at + g * w->reach <= t->extent[k] - 0.5;
+            low = !(at - g * w->reach >= low) ? at - g * w->reach : low;
+            high = !(at + g * w->reach <= high) ? at + g * w->reach : high;
         }
+        t->certain &= low >= 0.5 && high <= t->extent[k] - 0.5;
+        t->outside |= high + t->origin[k] < -0.5 || low + t->origin[k] > t->shape[k] + 0.5;
         /* ||r| - 1| <= ||r|^2 - 1|; eight roundings of 2^-24 instead of seven, and 1 % cover what double rounds. */
         const double margin = 1.01 * gradient * (w->chord / 4 + w->unit_error) + 8.08 * 0x1p-24 * size + 1e-7;
         if (!(margin < 0.25)) {
-            t->certain = false;
+            t->certain = t->outside = false;
             return false;
         }
         t->margin = fmaxf(t->margin, (float)margin * 1.0001f);
@@ -761,10 +766,16 @@ static bool map_flat(mapping_context *c, mapper *m, size_t number, int64_t frame
         return true;
     t.filter_first = t.stationary ? t.side : 0;
     t.filter_positions = t.stationary ? 1 : 2 * t.side + 1;
-    if (c->options.filter && t.depth > 0) {
+    if (t.depth > 0 && (c->options.filter || c->options.reject)) {
         if (m->flat.chord < 0.0)
             c->instructions->measure(&m->flat, (int)b->rows, (int)b->columns);
-        t.filter = prepare_margin(&m->flat, &t);
+        t.filter = prepare_margin(&m->flat, &t) && c->options.filter;
+        if (t.outside && c->options.reject) {
+            m->counters.samples += end - begin;
+            m->counters.skipped += end - begin;
+            *mapped = true;
+            return true;
+        }
     }
     if (g->powers && g->bits_local == m->page_bits) {
         const int z = t.shift[1] - g->chunk_bits[2], y = t.shift[0] - t.shift[1] - g->chunk_bits[1];
@@ -981,6 +992,7 @@ static int prepare_mappers(mapping_context *c)
         m->depth = depth;
         m->page_bits = c->page_bits;
         m->unit = ldexp(1.0, -depth - 1);
+        m->reject = c->options.reject;
         m->failed = false;
         m->events.count = 0;
         m->segment_count = 0;
@@ -1225,6 +1237,7 @@ static void add_counters(mapping_context *c)
         sum->evaluations += m->evaluations;
         sum->leaves += m->leaves;
         sum->fallbacks += m->fallbacks;
+        sum->skipped += m->skipped;
         sum->boxes_missed += m->boxes_missed;
         sum->block_records += m->block_records;
         sum->events += (int64_t)c->mappers[i].events.count;

@@ -84,6 +84,7 @@ typedef struct {
     int32_t accumulate;  /* enum mapping_accumulate */
     int32_t instructions; /* enum mapping_instructions: MAPPING_BEST is what the machine has */
     int32_t order;       /* enum mapping_order: the only one here that moves sums' last bits */
+    int32_t reject;      /* 1: pixels and cells that cannot reach the grid are not subdivided; never changes a record */
     int32_t count_blocks; /* 1: count block_records, which costs a sort of every unit */
     int64_t work_block;  /* samples that a thread claims at once; 0: a brick */
     int64_t budget;      /* bytes of working memory */
@@ -107,6 +108,7 @@ typedef struct {
     int64_t evaluations;  /* coordinates evaluated */
     int64_t leaves;       /* leaves inside the grid; the flat lattice does not count them */
     int64_t leaves_max;   /* most leaves of one sample */
+    int64_t skipped;      /* samples rejected as a whole */
     int64_t fallbacks;    /* evaluations that the filter could not decide and that were repeated in double */
     int64_t boxes_missed; /* bricks' frames that left their estimated box and were mapped by corner passing */
     int64_t events;       /* distinct (sample, voxel) pairs */

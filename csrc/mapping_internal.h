@@ -101,7 +101,10 @@ typedef struct {
     cached_node *cache;
     size_t cache_side;
     uint64_t generation;
-    bool failed; /* an allocation failed */
+    bool reject;
+    bool measured;   /* slack is the current pixel's */
+    double slack[3]; /* how far, in voxels, a pixel or cell can leave the box of its corners */
+    bool failed;     /* an allocation failed */
     event_list events;
     page_list pages;
     segment *segments;
@@ -129,6 +132,7 @@ typedef struct {
     int32_t origin[3], extent[3], shape[3]; /* the box of voxels that ids are relative to */
     int shift[2];
     float margin;
+    bool outside; /* no coordinate of the brick's frame can lie in the grid */
     bool certain; /* no coordinate of the brick's frame can leave the box */
     int filter_first, filter_positions;
     uint32_t *slots; /* chunk of the box -> slot << page bits, or UINT32_MAX */

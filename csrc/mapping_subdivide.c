@@ -4,8 +4,8 @@
 
 #include "mapping_internal.h"
 
-/* The voxel of lattice node (u, v, t), or INVALID. The only place where a coordinate is computed. */
-static inline uint64_t evaluate(mapper *m, uint32_t u, uint32_t v, uint32_t t)
+/* Coordinate of lattice node (u, v, t) in voxels from the grid's lower edge. The only place where one is computed. */
+static inline void coordinate(const mapper *m, uint32_t u, uint32_t v, uint32_t t, double q[3])
 {
     const prepared_grid *g = m->grid;
     const double *a = m->table + 12 * (size_t)t;
@@ -13,20 +13,115 @@ static inline uint64_t evaluate(mapper *m, uint32_t u, uint32_t v, uint32_t t)
     const double gu = 1.0 - fu, gv = 1.0 - fv;
     double ray[3];
 
-    m->counters.evaluations++;
     for (int k = 0; k < 3; k++)
         ray[k] = gv * (gu * m->corner[0][k] + fu * m->corner[1][k]) + fv * (gu * m->corner[2][k] + fu * m->corner[3][k]);
     const double norm = sqrt((ray[0] * ray[0] + ray[1] * ray[1]) + ray[2] * ray[2]);
     for (int k = 0; k < 3; k++)
         ray[k] /= norm;
-    double q[3];
     for (int k = 0; k < 3; k++)
         q[k] = ((((a[4 * k] * ray[0] + a[4 * k + 1] * ray[1]) + a[4 * k + 2] * ray[2]) + a[4 * k + 3]) - g->minimum[k]) /
                g->step[k];
+}
+
+/* The voxel of lattice node (u, v, t), or INVALID. */
+static inline uint64_t evaluate(mapper *m, uint32_t u, uint32_t v, uint32_t t)
+{
+    const prepared_grid *g = m->grid;
+    double q[3];
+    coordinate(m, u, v, t, q);
+    m->counters.evaluations++;
     /* floor(q) lies in [0, shape) exactly where q does, and there truncation is floor; NaN fails every comparison. */
     if (!(q[0] >= 0.0 && q[0] < g->limit[0] && q[1] >= 0.0 && q[1] < g->limit[1] && q[2] >= 0.0 && q[2] < g->limit[2]))
         return INVALID;
     return (uint64_t)(int64_t)q[0] << g->shift_x | (uint64_t)(int64_t)q[1] << g->shift_y | (uint64_t)(int64_t)q[2];
+}
+
+/* How far a point of the current pixel can lie outside the box of its corners' coordinates, axis by axis, in voxels.
+ *
+ * With c a convex combination of the unit corner rays r_i and d their largest chord, |c/|c| - c| = 1 - |c| <= d^2/4
+ * (mapping_flat.inc), so an affine map moves by at most its gradient times that; a cell's corners lie on the sphere while their
+ * combination does not, which costs the same once more, hence d^2/2 for pixels and cells alike. Over an exposure, A_t differs
+ * from the interpolated (A_0, A_1), under which the box of eight corners is convex, by at most the spread of the table.
+ * Rays that are only nearly unit, ||r|^2 - 1| <= e, add the gradient times e twice.
+ */
+static void measure(mapper *m, bool stationary)
+{
+    const size_t last = (size_t)2 << m->depth;
+    double chord = 0.0, error = 0.0;
+    m->measured = true;
+    for (int i = 0; i < 4; i++) {
+        double length = 0.0;
+        for (int k = 0; k < 3; k++)
+            length += m->corner[i][k] * m->corner[i][k];
+        error = fmax(error, fabs(length - 1.0));
+        for (int j = 0; j < i; j++) {
+            double square = 0.0;
+            for (int k = 0; k < 3; k++)
+                square += (m->corner[i][k] - m->corner[j][k]) * (m->corner[i][k] - m->corner[j][k]);
+            chord = fmax(chord, square);
+        }
+    }
+    const bool bounded = chord <= 0.25 && error <= 1e-6;
+    for (int k = 0; k < 3; k++) {
+        const double *low = m->table + 4 * k, *high = low + 12 * last;
+        double gradient = 0.0, spread = 0.0;
+        for (size_t p = stationary ? last / 2 : 0; p <= (stationary ? last / 2 : last); p++) {
+            const double *a = low + 12 * p, t = (double)p / (double)last;
+            double square = 0.0, off = 0.0;
+            for (int i = 0; i < 3; i++) {
+                const double between = (1.0 - t) * low[i] + t * high[i];
+                square += a[i] * a[i];
+                off += (a[i] - between) * (a[i] - between);
+            }
+            gradient = fmax(gradient, sqrt(square));
+            if (!stationary)
+                spread = fmax(spread, sqrt(off) + fabs(a[3] - ((1.0 - t) * low[3] + t * high[3])));
+        }
+        m->slack[k] = (1.01 * gradient * (chord / 2 + 2 * error) + spread) / m->grid->step[k] + 1e-6;
+        if (!bounded || !isfinite(m->slack[k]))
+            m->slack[k] = INFINITY;
+    }
+}
+
+/* Whether the cell at (u, v, t) of this size can reach no voxel; its corners are known to be outside the grid. */
+static bool unreachable(mapper *m, uint32_t u, uint32_t v, uint32_t t, uint32_t size, bool stationary)
+{
+    double low[3] = {INFINITY, INFINITY, INFINITY}, high[3] = {-INFINITY, -INFINITY, -INFINITY};
+    for (uint32_t c = 0; c < (stationary ? 4u : 8u); c++) {
+        double q[3];
+        coordinate(m, u + (c & 1) * size, v + (c >> 1 & 1) * size, t + (c >> 2) * size, q);
+        for (int k = 0; k < 3; k++) {
+            if (!isfinite(q[k]))
+                return false;
+            low[k] = q[k] < low[k] ? q[k] : low[k];
+            high[k] = q[k] > high[k] ? q[k] : high[k];
+        }
+    }
+    for (int k = 0; k < 3; k++) {
+        if (!(high[k] < 0.0 || low[k] > m->grid->limit[k]))
+            continue;
+        if (!m->measured)
+            measure(m, stationary);
+        /* the slack's 1e-6 voxel covers rounding only where coordinates are small */
+        const double rounding = 1e-12 * (fabs(low[k]) + fabs(high[k]));
+        if (high[k] + rounding < -m->slack[k] || low[k] - rounding > m->grid->limit[k] + m->slack[k])
+            return true;
+    }
+    return false;
+}
+
+/* Whether to leave a cell out; at the last depth its centre costs less than the question. */
+static inline bool rejects(mapper *m, int depth, uint32_t u, uint32_t v, uint32_t t, const uint64_t *id, bool stationary)
+{
+    if (!m->reject || depth == m->depth)
+        return false;
+    for (int c = 0; c < (stationary ? 4 : 8); c++)
+        if (id[c] != INVALID)
+            return false;
+    if (!unreachable(m, u, v, t, 2u << (m->depth - depth), stationary))
+        return false;
+    m->counters.skipped += depth == 0;
+    return true;
 }
 
 static int by_id(const void *a, const void *b)
@@ -103,6 +198,8 @@ static void pass4(mapper *m, int depth, uint32_t u, uint32_t v, const uint64_t i
         return;
     }
     const uint32_t half = 1u << (m->depth - depth), middle = 1u << m->depth;
+    if (rejects(m, depth, u, v, middle, id, true))
+        return;
     if (depth == m->depth) {
         const uint64_t centre = evaluate(m, u + half, v + half, middle);
         if (centre != INVALID)
@@ -133,6 +230,8 @@ static void pass8(mapper *m, int depth, uint32_t u, uint32_t v, uint32_t t, cons
         return;
     }
     const uint32_t half = 1u << (m->depth - depth);
+    if (rejects(m, depth, u, v, t, id, false))
+        return;
     if (depth == m->depth) {
         const uint64_t centre = evaluate(m, u + half, v + half, t + half);
         if (centre != INVALID)
@@ -197,7 +296,7 @@ static void cached4(mapper *m, int depth, uint32_t u, uint32_t v)
         const uint64_t centre = look_up(m, u + half, v + half, middle);
         if (centre != INVALID)
             add_leaf(m, centre, 1);
-    } else {
+    } else if (!rejects(m, depth, u, v, middle, id, true)) {
         for (uint32_t c = 0; c < 4; c++)
             cached4(m, depth + 1, u + (c & 1) * half, v + (c >> 1) * half);
     }
@@ -218,7 +317,7 @@ static void cached8(mapper *m, int depth, uint32_t u, uint32_t v, uint32_t t)
         const uint64_t centre = look_up(m, u + half, v + half, t + half);
         if (centre != INVALID)
             add_leaf(m, centre, 1);
-    } else {
+    } else if (!rejects(m, depth, u, v, t, id, false)) {
         for (uint32_t c = 0; c < 8; c++)
             cached8(m, depth + 1, u + (c & 1) * half, v + (c >> 1 & 1) * half, t + (c >> 2) * half);
     }

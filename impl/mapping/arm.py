@@ -14,7 +14,10 @@ class Mapping(worker.Workload):
     """Tiles of the ruby scan (real) or of the synthetic one, mapped again and again.
 
     tiles = 0 takes all eight spots of the ruby scan, or one tile of the synthetic scan, whose further tiles are the
-    same pixels over the frames that follow.
+    same pixels over the frames that follow. frames_per_call = 0 takes all frames of a tile in one call. merge merges
+    the calls' records within the iteration. layout: the tile is an array of its own, or lies in whole frames with a
+    margin about it, copied out before a call or viewed in place. region = n maps into n voxels an axis about the first
+    tile's middle alone.
     """
 
     name = "mapping"
@@ -37,7 +40,13 @@ class Mapping(worker.Workload):
         "accumulate": "auto",
         "instructions": "best",
         "order": "bricks",
+        "reject": True,
         "count_blocks": False,
+        "frames_per_call": 0,
+        "merge": False,
+        "layout": "own",
+        "margin": 64,
+        "region": 0,
         "seed": 0,
     }
 
@@ -51,6 +60,7 @@ class Mapping(worker.Workload):
         worker.choice(where + "precheck", parameters["precheck"], ("records", "leaves"))
         worker.choice(where + "accumulate", parameters["accumulate"], ("auto", "radix", "bitmap"))
         worker.choice(where + "instructions", parameters["instructions"], ("best", "plain", "avx2", "avx512"))
+        worker.choice(where + "layout", parameters["layout"], ("own", "copy", "view"))
         worker.choice(where + "order", parameters["order"], ("bricks", "flat-runs"))
         limits = {
             "frames": (1, 1440 if parameters["source"] == "ruby" else 3600),
@@ -61,6 +71,9 @@ class Mapping(worker.Workload):
             "work_block": (0, 2**62),
             "budget": (0, 2**62),
             "seed": (0, 2**62),
+            "frames_per_call": (0, 3600),
+            "margin": (0, 4096),
+            "region": (0, 2**20),
         }
         for key, (low, high) in limits.items():
             if not low <= parameters[key] <= high:
@@ -89,7 +102,7 @@ class Mapping(worker.Workload):
     def setup(self):
         from impl.mapping import sources
         from impl.mapping.kernel import Kernel, MappingError, Options
-        from impl.mapping.pipeline import prepare
+        from impl.mapping.pipeline import groups, prepare, within_frames
 
         p = self.parameters
         options = Options(**{field.name: p[field.name] for field in dataclasses.fields(Options)})
@@ -98,8 +111,13 @@ class Mapping(worker.Workload):
                 scan = sources.ruby(p["data"], p["panel"], p["tile"], p["tiles"] or 8, p["frames"])
             else:
                 scan = sources.synthetic(p["tile"], p["frames"], p["tiles"] or 1, p["seed"])
+            if p["region"]:
+                scan = sources.around_middle(scan, p["region"])
             for tile in scan.tiles:
-                self.calls += prepare(scan, tile, p["depth"], p["exposure"], options)
+                for group in groups(tile, p["frames_per_call"]):
+                    self.calls += prepare(scan, group, p["depth"], p["exposure"], options)
+            if p["layout"] != "own":
+                self.calls = [within_frames(call, p["layout"], p["margin"]) for call in self.calls]
         except sources.SourceError as error:
             raise worker.Fault(error.where, error.expected, error.found, error.next) from None
         except (MappingError, ValueError) as error:
@@ -118,9 +136,12 @@ class Mapping(worker.Workload):
     def iterate(self):
         from impl.mapping.kernel import MappingError
         from impl.mapping.pipeline import map_calls
+        from impl.mapping.records import merge
 
         try:
             self.batches, counters = map_calls(self.kernel, self.calls)
+            if self.parameters["merge"]:
+                self.batches = [merge(self.batches)]
         except MappingError as error:
             raise self._fault(error) from None
         return {
@@ -139,7 +160,11 @@ class Mapping(worker.Workload):
     def fingerprint(self):
         from impl.mapping.records import COLUMNS
 
-        digests = {name: worker.digest(*(getattr(batch, name).tobytes() for batch in self.batches)) for name in COLUMNS}
+        # Sums depend on the order of the samples: policy 'keys' leaves out what is called "values".
+        names = {name: f"values {name}" if name.startswith("sum") else name for name in COLUMNS}
+        digests = {
+            names[name]: worker.digest(*(getattr(batch, name).tobytes() for batch in self.batches)) for name in COLUMNS
+        }
         return {"work": sum(map(len, self.batches)), "digests": digests, "totals": self._totals()}
 
     def values(self, path):

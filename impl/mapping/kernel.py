@@ -27,8 +27,8 @@ INSTRUCTIONS = {
 ORDERS = {"bricks": _lib.MAPPING_BRICKS, "flat-runs": _lib.MAPPING_FLAT_RUNS}
 PRECHECKS = {"records": _lib.MAPPING_PRECHECK_RECORDS, "leaves": _lib.MAPPING_PRECHECK_LEAVES}
 COUNTERS = (
-    "samples", "valid", "evaluations", "leaves", "leaves_max", "fallbacks", "boxes_missed", "events", "records",
-    "blocks", "block_records", "pages", "bitmap", "bytes",
+    "samples", "valid", "evaluations", "leaves", "leaves_max", "skipped", "fallbacks", "boxes_missed", "events",
+    "records", "blocks", "block_records", "pages", "bitmap", "bytes",
 )  # fmt: skip
 MAX_DEPTH = 8
 
@@ -52,6 +52,7 @@ class Options:
     filter : bool        flat: decide voxels in float where that is certain
     accumulate : str     'radix' sorts events by voxel, 'bitmap' finds records by counting bits, 'auto' chooses
     instructions : str   'best' of what this machine has, or 'plain', 'avx2', 'avx512'
+    reject : bool        do not subdivide pixels and cells that cannot reach the grid
     order : str          'bricks', or 'flat-runs': frame, row, column over the whole tile
     count_blocks : bool  count block_records: distinct (work unit, voxel) pairs
     """
@@ -66,6 +67,7 @@ class Options:
     accumulate: str = "auto"
     instructions: str = "best"
     order: str = "bricks"
+    reject: bool = True
     count_blocks: bool = False
 
     def __post_init__(self):
@@ -132,6 +134,7 @@ class Kernel:
                 "accumulate": ACCUMULATES[options.accumulate],
                 "instructions": INSTRUCTIONS[options.instructions],
                 "order": ORDERS[options.order],
+                "reject": int(options.reject),
                 "count_blocks": int(options.count_blocks),
             },
         )

@@ -1,6 +1,6 @@
 """From a scan to records: corrections, exposure tables and bands that fit the budget, then the kernel."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,19 +16,55 @@ LEVELS = ("leaves_max", "bytes", "bitmap")
 
 @dataclass(frozen=True)
 class Prepared:
-    """One kernel call's arrays, corrected and tabulated; see Kernel.map."""
+    """One kernel call's arrays, corrected and tabulated; see Kernel.map.
 
-    intensity: np.ndarray
-    variance: np.ndarray
+    layout : 'own' (intensity and variance are the tile, (F, rows, columns)), or 'copy' or 'view' (they are lists of
+    whole frames, of which the rectangle is copied before a call or mapped in place).
+    """
+
+    intensity: np.ndarray | list
+    variance: np.ndarray | list
     rays: np.ndarray
     tables: np.ndarray
     stationary: np.ndarray
     place: tuple[int, int]
+    layout: str = "own"
+    rectangle: tuple[int, int, int, int] | None = None
 
     @property
     def samples(self) -> int:
         """Pixels x frames."""
-        return self.intensity.size
+        rows, columns = self.rays.shape[0] - 1, self.rays.shape[1] - 1
+        return len(self.tables) * rows * columns
+
+    def run(self, kernel: Kernel) -> Records:
+        """The records of this call."""
+        shared = self.rays, self.tables, self.stationary
+        if self.layout == "view":
+            return kernel.map_view(self.intensity, self.variance, *shared, self.rectangle)
+        intensity, variance = self.intensity, self.variance
+        if self.layout == "copy":
+            r0, r1, c0, c1 = self.rectangle
+            intensity, variance = (np.stack([f[r0:r1, c0:c1] for f in frames]) for frames in (intensity, variance))
+        return kernel.map(intensity, variance, *shared, place=self.place)
+
+
+def within_frames(call: Prepared, layout: str, margin: int) -> Prepared:
+    """The same call with its tile inside whole frames, margin pixels from every edge; layout is 'copy' or 'view'.
+
+    The tile's place on the detector becomes (margin, margin), so that both layouts have the same bricks.
+    """
+    _, rows, columns = call.intensity.shape
+    rectangle = (margin, margin + rows, margin, margin + columns)
+    frames = []
+    for stack in (call.intensity, call.variance):
+        whole = np.full((rows + 2 * margin, columns + 2 * margin), np.nan)
+        frames.append([whole.copy() for _ in stack])
+        for frame, tile in zip(frames[-1], stack):
+            frame[margin : margin + rows, margin : margin + columns] = tile
+    return Prepared(
+        *frames, call.rays, call.tables, call.stationary, (margin, margin), layout=layout, rectangle=rectangle
+    )
 
 
 def bands(rows: int, columns: int, frames: int, depth: int, continuous: bool, budget: int, precheck: str = "records"):
@@ -46,6 +82,14 @@ def bands(rows: int, columns: int, frames: int, depth: int, continuous: bool, bu
         )
     count = -(-rows // fit)
     return [(rows * i // count, rows * (i + 1) // count) for i in range(count)]
+
+
+def groups(tile: Tile, frames_per_call: int) -> list[Tile]:
+    """The tile cut into runs of adjacent frames, one call each; 0: all frames in one."""
+    count = len(tile.counts)
+    size = frames_per_call or count
+    cuts = [slice(first, min(first + size, count)) for first in range(0, count, size)]
+    return [replace(tile, counts=tile.counts[c], start=tile.start[c], end=tile.end[c]) for c in cuts]
 
 
 def prepare(scan: Scan, tile: Tile, depth: int, exposure: str, options: Options | None = None) -> list[Prepared]:
@@ -85,7 +129,7 @@ def map_calls(kernel: Kernel, calls: list[Prepared]) -> tuple[list[Records], dic
     """One batch of records a call, in order, and the kernel's counters summed over the calls."""
     batches, totals = [], {}
     for c in calls:
-        batches.append(kernel.map(c.intensity, c.variance, c.rays, c.tables, c.stationary, place=c.place))
+        batches.append(c.run(kernel))
         for name, value in kernel.counters().items():
             totals[name] = max(totals.get(name, 0), value) if name in LEVELS else totals.get(name, 0) + value
     return batches, totals

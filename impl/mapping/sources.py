@@ -4,13 +4,13 @@ Units: angles in radians, energy in keV; intensities are counts.
 """
 
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from impl.mapping.detector import FROM_HEXRD, Detector, HexrdPanel, PoniDetector
-from impl.mapping.geometry import b_matrix, exponential_map, rotation, wave_number
+from impl.mapping.geometry import affine, b_matrix, exponential_map, rotation, wave_number
 from impl.mapping.grid import Grid
 
 #: ruby (corundum) lattice parameters in Å, hexagonal axes; NIST SRM 1990 gives a = 4.759, c = 12.992
@@ -199,6 +199,19 @@ def ruby_files(folder, panel: str) -> dict[str, Path]:
         "instrument": folder / "ruby_instrument.yml",
         "grains": folder / "ruby_grains.out",
     }
+
+
+def around_middle(scan: Scan, voxels: int) -> Scan:
+    """The scan with a grid of that many voxels an axis about the coordinate of the first tile's middle."""
+    tile = scan.tiles[0]
+    r0, r1, c0, c1 = tile.rectangle
+    ray = scan.detector.rays((r0 + r1 - 1) / 2, (c0 + c1 - 1) / 2, tile.origin)
+    angles = (tile.start[len(tile.start) // 2] + tile.end[len(tile.end) // 2]) / 2
+    map_ = affine(angles, scan.wave_number, scan.grid.axes, ub=scan.ub)
+    step = np.array(scan.grid.step)
+    low = map_[:, :3] @ ray + map_[:, 3] - step * (voxels / 2)
+    grid = Grid(tuple(low), scan.grid.step, (voxels,) * 3, scan.grid.chunk, scan.grid.axes)
+    return replace(scan, grid=grid)
 
 
 #: hkl of the ruby's grain, about two pixels a step near the spots

@@ -14,7 +14,7 @@ from impl.mapping.pipeline import bands
 from impl.mapping.records import COLUMNS, Records, add, merge
 from impl.mapping.reference import footprint, reference_map
 
-quick = settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=160, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @st.composite
@@ -351,3 +351,46 @@ def test_the_grid_and_the_kernel_number_voxels_alike():
         np.testing.assert_array_equal(found, voxels)
     found, inside = grid.voxels([[np.nan, 0, 0], [np.inf, 0, 4], [-1, -2, 3], [6, -2, 3], [-1.0001, -2, 3]])
     assert inside.tolist() == [False, False, True, False, False]
+
+
+# ---------------------------------------------------------------------------------------------- reject
+
+
+@settings(quick, max_examples=150)
+@given(jobs())
+def test_rejecting_never_changes_a_record(job):
+    for subdivision in SUBDIVISIONS:
+        kept = job.map(subdivision=subdivision, reject=False)
+        assert same_bytes(kept, job.map(subdivision=subdivision, reject=True))
+
+
+@pytest.mark.parametrize(("continuous", "corners"), [("none", 4), ("all", 8)])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_grid_that_is_never_reached_costs_the_corners_alone(continuous, corners, depth):
+    job = make_job(3, depth, 6, 5, 2, continuous, trouble=False)
+    grid = job.grid
+    far = np.array(grid.minimum) + 50 * np.array(grid.step) * np.array(grid.shape)
+    job.grid = Grid(far, grid.step, grid.shape, grid.chunk)
+    records, counters = job.map_counted(reject=True)
+    assert len(records) == 0
+    assert counters["skipped"] == counters["valid"] == 60
+    assert counters["evaluations"] == 60 * corners
+    records, counters = job.map_counted(reject=False)
+    assert len(records) == counters["skipped"] == 0
+    assert counters["evaluations"] > 60 * corners
+    records, counters = job.map_counted(reject=True, subdivision="flat")
+    assert len(records) == counters["evaluations"] == 0
+    assert counters["skipped"] == 60
+
+
+def test_a_grid_of_one_voxel_inside_a_pixel_skips_the_others():
+    job = make_job(12, 3, 5, 5, 1, "none", step=0.05, trouble=False)
+    records = job.map()
+    middle = records.key()[len(records) // 2]
+    voxel = job.grid.indices(np.array([middle >> np.uint64(32)]), np.array([middle & np.uint64(0xFFFFFFFF)]))[0]
+    low = np.array(job.grid.minimum) + voxel * np.array(job.grid.step)
+    job.grid = Grid(low, job.grid.step, (1, 1, 1))
+    records, counters = job.map_counted(reject=True)
+    assert len(records) == 1
+    assert counters["skipped"] >= 20
+    assert same_bytes(records, job.map(reject=False))

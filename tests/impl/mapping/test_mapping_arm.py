@@ -47,6 +47,64 @@ def test_parameters_of_the_job_change_the_output(changed):
     assert fingerprint(**changed)[1]["digests"] != fingerprint(depth=1)[1]["digests"]
 
 
+def keys(found):
+    return {name: digest for name, digest in found["digests"].items() if not name.startswith("values")}
+
+
+def test_ways_to_run_that_must_not_change_a_byte():
+    job = {"source": "synthetic", "tile": 70, "frames": 2, "depth": 1}
+    expected = fingerprint(**job)
+    for way in (
+        {"subdivision": "flat"},
+        {"subdivision": "flat", "filter": False},
+        {"subdivision": "flat", "instructions": "plain"},
+        {"accumulate": "radix"},
+        {"accumulate": "bitmap"},
+        {"reject": False},
+        {"precheck": "leaves"},
+        {"threads": 2, "work_block": 33},
+        {"count_blocks": True},
+    ):
+        assert fingerprint(**job, **way) == expected, way
+    copied = fingerprint(**job, layout="copy", margin=30)
+    assert copied == fingerprint(**job, layout="view", margin=30)
+    assert keys(copied[1]) == keys(expected[1])
+    assert copied != fingerprint(**job, layout="view", margin=0)  # other bricks, other last bits
+
+
+def test_calls_of_one_frame_merge_to_the_group():
+    job = {"source": "synthetic", "tile": 70, "frames": 5, "depth": 0, "exposure": "continuous", "merge": True}
+    grouped, alone, pairs = (fingerprint(**job, frames_per_call=n)[1] for n in (0, 1, 2))
+    assert keys(grouped) == keys(alone) == keys(pairs)
+    assert grouped["totals"]["sumI"] == pytest.approx(alone["totals"]["sumI"], rel=1e-13)
+    unmerged = fingerprint(**(job | {"merge": False}), frames_per_call=1)[1]
+    assert unmerged["work"] > grouped["work"]
+    banded = fingerprint(**job, budget=1_000_000)[1]
+    assert keys(banded) == keys(grouped)
+
+
+def test_a_region_keeps_its_own_voxels_alone():
+    job = {"source": "synthetic", "tile": 70, "frames": 1, "depth": 1}
+    assert 0 < fingerprint(**job, region=8)[1]["work"] < fingerprint(**job)[1]["work"] / 10
+
+
+@pytest.mark.parametrize(("frames", "bricks", "calls"), [(4, 0.695, 0.692), (8, 0.644, 0.641), (16, 0.619, 0.615)])
+def test_bricks_of_frames_meet_fewer_voxels(frames, bricks, calls):
+    def counted(order, frames_per_call):
+        job = workload(
+            source="synthetic", tile=512, frames=16, frames_per_call=frames_per_call, exposure="continuous", depth=0,
+            subdivision="flat", order=order, count_blocks=True,
+        )  # fmt: skip
+        job.setup()
+        line = job.iterate()
+        job.close()
+        return line["counters"]["block_records"], line["work"]
+
+    flat, alone = counted("flat-runs", 1), counted("bricks", frames)
+    assert alone[0] / flat[0] == pytest.approx(bricks, abs=0.01)
+    assert alone[1] / flat[1] == pytest.approx(calls, abs=0.01)
+
+
 def test_intensities_are_not_dyadic():
     job = workload(depth=0)
     job.setup()
@@ -72,6 +130,10 @@ def test_the_synthetic_scan_has_the_density_that_was_published():
         ({"subdivision": "corner-cach"}, "did you mean 'corner-cache'"),
         ({"exposure": "stationery"}, "did you mean 'stationary'"),
         ({"precheck": "record"}, "did you mean 'records'"),
+        ({"accumulate": "bitmaps"}, "did you mean 'bitmap'"),
+        ({"instructions": "avx"}, "one of best, plain, avx2, avx512"),
+        ({"order": "brick"}, "did you mean 'bricks'"),
+        ({"layout": "views"}, "did you mean 'view'"),
         ({"depth": 9}, "from 0 to 8"),
         ({"tile": 0}, "from 1"),
         ({"tiles": 9}, "from 0 to 8"),
