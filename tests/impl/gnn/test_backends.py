@@ -249,3 +249,16 @@ def test_the_compiled_edge_update_agrees_and_compiles_once_a_bucket():
     assert counts[0] >= 1
     assert counts[1] > counts[0], "another bucket is another graph"
     assert counts[2] == counts[1], "the same bucket is not"
+
+
+def test_a_failing_compiler_is_said_once_and_does_without(ragged, capsys):
+    net, plain = network("dense"), network("dense")
+
+    def fails(*_):
+        raise torch._dynamo.exc.TorchDynamoException("no C++ compiler")
+
+    net.backend.compiled = fails
+    batch = batch_of(ragged)
+    logits, gradient, same = apart(run(net, batch), run(plain, batch))
+    assert (logits < 1e-4, gradient < 1e-3, same) == (True, True, True)
+    assert capsys.readouterr().err == "torch.compile failed (no C++ compiler); going on without it\n"

@@ -121,3 +121,10 @@ def test_every_scenario_gives_the_arm_parameters_that_it_takes(path):
     for name, table in scenario["arms"].items():
         given = {**scenario.get("parameters", {}), **{k: v for k, v in table.items() if k != "run"}}
         Gnn(worker.effective(f"gnn, arm {name}", Gnn.accepts, given))
+
+
+@pytest.mark.slow
+def test_a_faster_and_worse_network_is_a_wrong_result(harness):
+    done = harness("ab", "gnn-precision:float32", "gnn-precision:worse", "--blocks", "6", timeout=500)
+    assert done.returncode == 1, done.stderr
+    assert "wrong-result" in done.stdout
