@@ -1,5 +1,6 @@
 """ROOT files to caches: every layout, every way of cutting the work, every edge case with its policy."""
 
+import concurrent.futures
 import dataclasses
 import itertools
 import shutil
@@ -647,3 +648,9 @@ def test_rebuilt_edges_equal_stored_ones(real, tmp_path):
 def test_an_event_larger_than_the_edge_buffer_is_written_whole(tmp_path):
     cache = run(tmp_path / "c", tiny(tmp_path / "t.root", counts=(2, 300, 1)))
     assert cache.manifest["edges"] == 2 + 300 * 299
+
+
+def test_any_executor_does(real, tmp_path):
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        cache = run_file(tmp_path / "c", "hzz", num_workers=3, executor=threads)
+    assert tree_bytes(cache.path) == tree_bytes(real("hzz").path)
