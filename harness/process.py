@@ -346,6 +346,7 @@ class ArmProcess:
                         pass_fds=handles,
                     )
                 except OSError as error:
+                    self._forget_memory()
                     program = self.command[0] if self.command else ""
                     raise UnfitError(
                         sentence(f"program '{program}'", "one that can be started", _found(error), "check the command")
@@ -410,6 +411,10 @@ class ArmProcess:
         ConfigurationError   the arm says, before its first iteration, that its input is wrong
         VoidSlot             anything else that is no answer; the arm's tree is ended
         """
+        return self.answer(command, self.send(command), timeout)
+
+    def send(self, command: protocol.Command) -> float:
+        """The first half of `ask`: send a command; when, by time.perf_counter()."""
         name = protocol.kind(command)
         if self._lines:
             self._fail(
@@ -421,7 +426,11 @@ class ArmProcess:
             self._popen.stdin.write(text)
         except OSError:
             self._fail_at_end_of_output(f"an arm that reads '{name}'")
-        line = self._line(begin + timeout, f"an answer to '{name}' within {timeout:g} s")
+        return begin
+
+    def answer(self, command: protocol.Command, begin: float, timeout: float) -> tuple[protocol.Message, float]:
+        """The second half of `ask`: the answer to a command that was sent at `begin`."""
+        line = self._line(begin + timeout, f"an answer to '{protocol.kind(command)}' within {timeout:g} s")
         outside = time.perf_counter() - begin
         try:
             message = protocol.answer(command, line)
@@ -432,6 +441,12 @@ class ArmProcess:
         if isinstance(message, protocol.Iteration):
             self._iterated = True
         return message, outside
+
+    def move(self, cores: Iterable[int]) -> None:
+        """Pin every thread of the arm's own process to `cores`; threads that it starts later inherit them."""
+        for thread in os.listdir(f"/proc/{self.pid}/task"):
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread), cores)
 
     def _check_time(self, message: protocol.Message, outside: float) -> None:
         if self.accepted is not None and self.accepted.clock == "scripted":
@@ -551,8 +566,7 @@ class ArmProcess:
         peak = usage.ru_maxrss * (1024 if _LINUX else 1)
         if self._told_memory is not None:
             peak = int(os.read(self._told_memory, 32) or 0) or None
-            os.close(self._told_memory)
-            self._told_memory = None
+            self._forget_memory()
         elif peak <= self._own_peak:
             peak = self._peak_rss
         self._exit = Exit(
@@ -564,6 +578,11 @@ class ArmProcess:
             counters=_counters(usage, waited) | ({} if self._pss is None else {"pss_bytes": self._pss}),
         )
         return True
+
+    def _forget_memory(self) -> None:
+        if self._told_memory is not None:
+            os.close(self._told_memory)
+            self._told_memory = None
 
     def _read_memory(self) -> None:
         """What can only be read while the tree lives: the high-water mark of its first process, and all its PSS."""
@@ -592,9 +611,7 @@ class ArmProcess:
                 with contextlib.suppress(OSError):
                     stream.close()
         self._streams.clear()
-        if self._told_memory is not None:
-            os.close(self._told_memory)
-            self._told_memory = None
+        self._forget_memory()
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
