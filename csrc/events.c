@@ -8,7 +8,7 @@
 #define PUBLIC __attribute__((visibility("default")))
 
 /* One function per instruction set, chosen when the library is loaded; elsewhere plain C. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__gnu_linux__)
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && defined(__GNUC__) && __GNUC__ >= 12
 #define EVERY_SET __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define EVERY_SET

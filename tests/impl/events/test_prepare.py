@@ -1,6 +1,7 @@
 """ROOT files to caches: every layout, every way of cutting the work, every edge case with its policy."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import itertools
 import shutil
@@ -13,7 +14,7 @@ from event_files import DATA, FILES, tiny, tree_bytes
 pytestmark = pytest.mark.extras
 uproot = pytest.importorskip("uproot")
 
-from impl.events import config, nodes, perevent, root, schema  # noqa: E402
+from impl.events import config, nodes, perevent, root, sample, schema  # noqa: E402
 from impl.events import prepare as preparation  # noqa: E402
 from impl.events.cache import Cache  # noqa: E402
 from impl.events.errors import (  # noqa: E402
@@ -192,8 +193,6 @@ def test_the_comparison_of_bytes_rejects_shares_merged_in_another_order(real, tm
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
 def test_shares_are_contiguous_and_cover_every_event_once(workers, tmp_path):
-    import contextlib
-
     options = config.load(files=[str(p) for p in PYTHIA], schema="pythia", output=str(tmp_path / "c"))
     with contextlib.ExitStack() as stack:
         plan = preparation._Plan(options, preparation.expand(options.files), stack)
@@ -202,6 +201,27 @@ def test_shares_are_contiguous_and_cover_every_event_once(workers, tmp_path):
     ranges = [r for share in shares for r in share.ranges]
     seen = [(source, event) for source, start, stop in ranges for event in range(start, stop)]
     assert seen == [(source, event) for source in range(4) for event in range(15000)]
+
+
+def test_shares_are_cut_where_baskets_begin_when_that_is_near(tmp_path):
+    sample.write(tmp_path / "s.root", 100, nodes=(1, 3), basket=26)
+    options = config.load(files=[str(tmp_path / "s.root")], schema="sample", output=str(tmp_path / "c"))
+    with contextlib.ExitStack() as stack:
+        plan = preparation._Plan(options, preparation.expand(options.files), stack)
+        cuts = {workers: [s.ranges[0][1] for s in plan.shares(workers, tmp_path)] for workers in (2, 3)}
+    assert cuts == {2: [0, 52], 3: [0, 33, 66]}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_progress_ends_with_all_events(tmp_path, pool, workers):
+    told = []
+    options = config.load(files=[str(DATA / "hzz.root")], schema="hzz", output=str(tmp_path / "c"), step_events=500,
+                          num_workers=workers)  # fmt: skip
+    preparation.prepare(options, executor=pool if workers else None, progress=lambda *counts: told.append(counts))
+    assert told[-1] == (2421, 2421)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    if not workers:
+        assert [done for done, _ in told] == [500, 1000, 1500, 2000, 2421]
 
 
 class Faulty:

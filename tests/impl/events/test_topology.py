@@ -42,13 +42,29 @@ def test_bytes_are_bounded_and_an_entry_beyond_the_bound_is_not_kept():
     assert (len(cache), cache.counters.not_kept) == (2, 1)
 
 
-def test_keys_do_not_collide():
-    cache = TopologyCache()
+def check_keys(cache):
     for nodes in (0, 1, 2, 5):
         for self_loops in (False, True):
             assert_is_edge_index(cache.get(nodes, self_loops), nodes, self_loops)
             assert_is_edge_index(cache.get(nodes, self_loops), nodes, self_loops)
     assert (cache.counters.hits, cache.counters.misses, len(cache)) == (8, 8, 8)
+
+
+def test_keys_do_not_collide():
+    check_keys(TopologyCache())
+
+
+def test_the_check_of_keys_rejects_a_cache_that_forgets_self_loops():
+    class Forgetful(TopologyCache):
+        def get(self, nodes, self_loops=False, device=None):
+            for key, pair in self._entries.items():
+                if key[0] == nodes:
+                    self.counters.hits += 1
+                    return pair
+            return super().get(nodes, self_loops, device)
+
+    with pytest.raises(AssertionError):
+        check_keys(Forgetful())
 
 
 def test_a_switched_off_cache_keeps_nothing_and_gives_the_same():
