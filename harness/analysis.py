@@ -41,6 +41,8 @@ DECIDING = ("wrong-result", "unfit", "regression", "improvement", "equivalent")
 FUTILITY = 0.10
 #: spread of the load over slots, in cores between quartiles, from which on it is adjusted for
 LOAD_VARIES = 0.2
+#: pairs from which on load and position are adjusted for: of fewer, a slope explains too much
+ADJUSTED_FROM = 8
 #: p below which load depends on the arm, or the order changes what an arm costs
 SUSPICION = 0.01
 #: values that are looked at for modes
@@ -116,18 +118,25 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Covariates:
-    """Slots in the order they ran, two a pair: log values, which are B's, and cores of load where they are used."""
+    """Slots in the order they ran, two a pair: log values, which are B's, and what is to be taken out of them.
+
+    `load` is in cores, None where it does not vary enough; `position` says whether the second slot costs more or less.
+    """
 
     y: np.ndarray
     b: np.ndarray
     load: np.ndarray | None
+    position: bool
 
-    def position_costs(self, delta: float) -> bool:
-        """Whether the second slot of a pair costs more or less, once B's slots are shifted back by delta."""
-        z = self.y - delta * self.b
-        if self.load is not None:
-            z = z - stats.load_slope(z, self.load) * self.load
-        return bool(stats.signed_rank_p(z[1::2] - z[0::2]) < 0.05)
+    @property
+    def names(self) -> list[str]:
+        return ["load"] * (self.load is not None) + ["position"] * self.position
+
+    def tails(self, delta: float) -> tuple[float, float]:
+        return tuple(map(float, stats.adjusted_tails(self.y, self.b, delta, self.load, self.position)))
+
+    def interval(self, level: float) -> tuple[float, float, float]:
+        return stats.adjusted_interval(self.y, self.b, level, self.load, self.position)
 
 
 @dataclass
@@ -516,35 +525,26 @@ class Analysis:
                 y.append(math.log(metric_value(getattr(pair, arm), self.metric, launches.get(arm))))
                 b.append(arm == "b")
                 load.append(cores.get(arm))
-        if any(one is None for one in load) or self.load_depends_on_arm:
-            return Covariates(np.array(y), np.array(b), None)
-        quartiles = np.quantile(load, [0.25, 0.75])
-        varies = bool(quartiles[1] - quartiles[0] > LOAD_VARIES)
-        return Covariates(np.array(y), np.array(b), np.array(load, float) if varies else None)
+        y, b, cores = np.array(y), np.array(b), None
+        if not any(one is None for one in load) and not self.load_depends_on_arm:
+            quartiles = np.quantile(load, [0.25, 0.75])
+            cores = np.array(load, float) if quartiles[1] - quartiles[0] > LOAD_VARIES else None
+        return Covariates(y, b, cores, bool(stats.position_costs(y, cores)))
 
     def adjusted(self, units: list[UnitResult]) -> "tuple[list[str], Bounds | None]":
         """What is taken out of the units' slots, and the bounds without it; nothing and None where nothing is."""
-        values = self._values(units)
-        if not self.adjusts or len(values) < stats.units_needed(self.levels()[0]):
+        if len(units) < ADJUSTED_FROM:
             return [], None
         slots = self._covariates(units)
-        if slots is None:
-            return [], None
-        plain = self._bounds(values)
-        if slots.load is None and not any(
-            slots.position_costs(delta) for delta in (0.0, plain.low, plain.estimate, plain.high)
-        ):
+        if slots is None or not slots.names:
             return [], None
         level, level90 = self.levels(adjusted=True)
-        estimate, low, high = stats.adjusted_interval(slots.y, slots.b, level, slots.load)
-        _, low90, high90 = stats.adjusted_interval(slots.y, slots.b, level90, slots.load)
+        estimate, low, high = slots.interval(level)
+        _, low90, high90 = slots.interval(level90)
         if self.family_tail is not None:
-            _, family_low, family_high = stats.adjusted_interval(slots.y, slots.b, 1 - 2 * self.family_tail, slots.load)
+            _, family_low, family_high = slots.interval(1 - 2 * self.family_tail)
             low, high = (low, family_high) if self.direction == "higher" else (family_low, high)
-        names = ["load"] if slots.load is not None else []
-        if slots.position_costs(estimate):
-            names.append("position")
-        return names, Bounds(level, estimate, low, high, low90, high90)
+        return slots.names, Bounds(level, estimate, low, high, low90, high90)
 
     def _interval_of(self, units: list[UnitResult]) -> gate.Interval:
         return self.interval(self._values(units), self.adjusted(units)[1])
@@ -555,11 +555,10 @@ class Analysis:
         if not self.kept or any(unit.value is None for unit in self.kept) or self.method == "deterministic":
             return None
         mu = math.log1p(self.margin)
-        names, _ = self.adjusted(self.kept)
-        slots = self._covariates(self.kept) if names else None
+        slots = self._covariates(self.kept) if self.adjusted(self.kept)[1] is not None else None
         side, delta = (1, -mu) if self.direction == "higher" else (0, mu)
         if slots is not None:
-            return float(stats.adjusted_tails(slots.y, slots.b, delta, slots.load)[side])
+            return slots.tails(delta)[side]
         return float(stats.signed_rank_tails(self._values(self.kept), delta)[side])
 
     # ------------------------------------------------------------------------------------------ checks on the order
@@ -1103,15 +1102,15 @@ def _median(values: list[float]) -> float | None:
 
 
 def _bounds(interval: gate.Interval) -> dict[str, float | None]:
-    """Estimate and interval as ratios."""
+    """Estimate and interval as ratios; None where there is none, or an infinite one."""
     return {
-        key: None if value is None else math.exp(value)
+        key: None if value is None or math.isinf(value) else math.exp(value)
         for key, value in (("estimate", interval.estimate), ("low", interval.low), ("high", interval.high))
     }
 
 
 def _asymmetric(interval: gate.Interval, values: list[float]) -> bool | None:
-    if interval.low is None:
+    if interval.low is None or math.isinf(interval.high - interval.low):
         return None
     return abs(_median(values) - interval.estimate) > (interval.high - interval.low) / 2
 

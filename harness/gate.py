@@ -97,6 +97,8 @@ class Verdict:
 
 def _ratio(x: float) -> str:
     """B/A from its logarithm, in as many digits as a margin of a percent needs."""
+    if math.isinf(x):
+        return "∞" if x > 0 else "0"
     ratio = math.exp(x)
     return f"{ratio:.4f}" if 0.1 <= ratio < 10 else f"{ratio:.4g}"
 

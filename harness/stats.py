@@ -3,7 +3,7 @@
 Values are log ratios log(B/A) unless a function says otherwise; arrays run along their last axis, so that thousands of
 comparisons are computed at once. Nothing here knows a clock, a file or an arm.
 
-Everything is exact or says where it is approximate. A test that is made "for every δ" is inverted for its interval.
+Everything is exact or says where it is approximate.
 
 Sources: Hodges & Lehmann, Ann. Math. Stat. 34 (1963) 598 (estimate); Tukey (1949) and Hollander & Wolfe, Nonparametric
 Statistical Methods, ch. 3 (interval by counting Walsh averages); Clopper & Pearson, Biometrika 26 (1934) 404 (shares).
@@ -346,7 +346,19 @@ def load_slope(z, load):
     return np.where(weight > 0, (dx * dz).sum(axis=-1) / np.where(weight > 0, weight, 1), 0.0)
 
 
-def adjusted_ratios(y, b, delta: float, load=None, position: bool = True):
+def position_costs(y, load=None):
+    """Rows in which the second slot of a pair costs more or less than the first (p < .05); float64 (..., 2n) -> (...).
+
+    Arm-blind like the slope, so that what it decides does not change how often an arm differs from itself. Deciding
+    after the arms' ratio was taken out would: 6.2 % instead of 5 % by 20,000 comparisons.
+    """
+    y = np.asarray(y, float)
+    if load is not None:
+        y = y - load_slope(y, load)[..., None] * load
+    return signed_rank_p(y[..., 1::2] - y[..., 0::2]) < 0.05
+
+
+def adjusted_ratios(y, b, delta: float, load=None, position=False):
     """What is left of the pairs' log ratios when B's slots are `delta` longer, load and position taken out.
 
     Parameters
@@ -354,7 +366,7 @@ def adjusted_ratios(y, b, delta: float, load=None, position: bool = True):
     y : float64 (..., 2n)       log times of slots in the order they ran; slots 2i and 2i+1 are a pair
     b : bool (..., 2n)          which slots are B's
     load : float64 (..., 2n)    cores; None: not adjusted for
-    position : bool             take the second slot's extra cost out where it is there (p < .05)
+    position : bool (...)       where what the second slot of a pair costs is taken out
 
     Returns
     -------
@@ -364,65 +376,73 @@ def adjusted_ratios(y, b, delta: float, load=None, position: bool = True):
     if load is not None:
         z = z - load_slope(z, load)[..., None] * load
     difference = z[..., 1::2] - z[..., 0::2]
-    if position:
-        found = np.asarray(signed_rank_p(difference) < 0.05)
-        cost = np.zeros(found.shape)
-        cost[found] = hodges_lehmann(difference[found])
+    rows = np.broadcast_to(np.asarray(position, bool), difference.shape[:-1])
+    if rows.any():
+        cost = np.zeros(rows.shape)
+        cost[rows] = hodges_lehmann(difference[rows])
         difference = difference - cost[..., None]
     return np.where(b[..., 1::2], difference, -difference)
 
 
-def adjusted_tails(y, b, delta: float, load=None, position: bool = True):
-    """One-sided p of "the ratio lies above delta" and of "below", adjusted arm-blind: exact whatever the slope."""
+def adjusted_tails(y, b, delta: float, load=None, position=False):
+    """One-sided p of "the ratio lies above delta" and of "below", adjusted arm-blind: exact whatever the slope.
+
+    Slope and cost are found anew for every delta from the slots in the order they ran, so that under the ratio
+    `delta` the coins decide nothing but signs.
+    """
     return signed_rank_tails(adjusted_ratios(y, b, delta, load, position))
 
 
-def adjusted_interval(y, b, level: float, load=None, position: bool = True) -> tuple[float, float, float]:
+#: values of delta at which a comparison is tried before its bounds are refined
+TRIES = 49
+
+
+def adjusted_interval(y, b, level: float, load=None, position: bool = False) -> tuple[float, float, float]:
     """Estimate, low and high of one comparison by inverting the adjusted test; y, b and load are (2n,).
 
-    The estimate is where the two one-sided p meet; bounds are found by stepping outwards and halving, to 1e-9.
+    The bounds are the outermost values that are not rejected, refined to 1e-9, within one width of the plain interval:
+    the truth does not lie beyond that, while a slope that is fitted to a far larger shift can explain any. The estimate
+    is where the centre of what is left is 0, found by iteration from the plain one. Infinite where the plain one is.
     """
     y, b = np.asarray(y, float), np.asarray(b, bool)
     load = None if load is None else np.asarray(load, float)
     d = np.where(b[1::2], 1, -1) * (y[1::2] - y[0::2])
-    start, step = float(np.median(d)), max(float(np.ptp(d)), 1e-6)
+    plain_low, plain_high = map(float, signed_rank_interval(d, level))
+    estimate = float(hodges_lehmann(d))
+    for _ in range(20):
+        estimate += float(hodges_lehmann(adjusted_ratios(y, b, estimate, load, position)))
+    if math.isinf(plain_high - plain_low):
+        return estimate, plain_low, plain_high
+    tail = (1 - level) / 2 * (1 + 1e-9)
+    width = max(plain_high - plain_low, 1e-9)
+    tries = np.sort(np.append(np.linspace(plain_low - width, plain_high + width, TRIES), estimate))
+    shape = (len(tries), len(y))
+    many = (np.broadcast_to(y, shape), np.broadcast_to(b, shape), tries[:, None])
+    above, below = adjusted_tails(*many, None if load is None else np.broadcast_to(load, shape), position)
 
-    def tails(delta: float) -> tuple[float, float]:
-        above, below = adjusted_tails(y, b, delta, load, position)
-        return float(above), float(below)
+    def rejected(delta: float, side: int) -> bool:
+        return float(adjusted_tails(y, b, delta, load, position)[side]) <= tail
 
-    def edge(inside: float, outside: float, rejected) -> float:
-        while outside != inside and abs(outside - inside) > 1e-9:
+    def bound(kept: np.ndarray, side: int) -> float:
+        """The outermost try that is kept, moved towards its outer neighbour as far as it is kept."""
+        outwards = -1 if side == 0 else 1
+        places = np.flatnonzero(kept)
+        if not len(places):
+            return estimate
+        place = int(places[0] if side == 0 else places[-1])
+        if not 0 <= place + outwards < len(tries):
+            return float(tries[place])
+        inside, outside = float(tries[place]), float(tries[place + outwards])
+        while abs(outside - inside) > 1e-9:
             middle = (inside + outside) / 2
-            if rejected(middle):
+            if rejected(middle, side):
                 outside = middle
             else:
                 inside = middle
         return inside
 
-    def outermost(direction: int, rejected) -> float:
-        for factor in (1, 2, 4, 8):
-            if rejected(start + direction * factor * step):
-                return start + direction * factor * step
-        return direction * math.inf
-
-    def centre_below(delta: float) -> bool:
-        above, below = tails(delta)
-        return below < above
-
-    high_end = outermost(1, centre_below)
-    low_end = outermost(-1, lambda delta: not centre_below(delta))
-    estimate = edge(low_end, high_end, centre_below) if math.isfinite(high_end - low_end) else start
-    tail = (1 - level) / 2 * (1 + 1e-9)
-    bounds = []
-    for direction, side in ((-1, 0), (1, 1)):
-
-        def rejected(delta: float, side: int = side) -> bool:
-            return tails(delta)[side] <= tail
-
-        outside = outermost(direction, rejected)
-        bounds.append(edge(estimate, outside, rejected) if math.isfinite(outside) else outside)
-    return estimate, bounds[0], bounds[1]
+    low, high = bound(above > tail, 0), bound(below > tail, 1)
+    return min(max(estimate, low), high), low, high
 
 
 # ---------------------------------------------------------------------------------------------- checks on the order

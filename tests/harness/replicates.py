@@ -44,18 +44,23 @@ class Tested:
     adjusted: np.ndarray
 
 
-def judged_at(y, b, load, delta: float, position: bool = True) -> Tested:
-    """Adjusted for position where it costs anything, and for load in the rows where it varies."""
-    above, below = stats.adjusted_tails(y, b, delta, position=position)
+def adjustment(y, load, position: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Rows in which load varies, and rows in which the second slot costs anything."""
     rows = np.zeros(len(y), bool) if load is None else varying(load)
-    if rows.any():
-        above[rows], below[rows] = stats.adjusted_tails(y[rows], b[rows], delta, load[rows], position)
     if not position:
-        return Tested(above, below, rows)
-    z = y - delta * b
+        return rows, np.zeros(len(y), bool)
+    costs = np.asarray(stats.position_costs(y))
     if rows.any():
-        z[rows] -= stats.load_slope(z[rows], load[rows])[:, None] * load[rows]
-    return Tested(above, below, rows | (stats.signed_rank_p(z[:, 1::2] - z[:, 0::2]) < 0.05))
+        costs[rows] = stats.position_costs(y[rows], load[rows])
+    return rows, costs
+
+
+def judged_at(y, b, load, delta: float, rows, costs) -> Tested:
+    """Adjusted for load in some rows and for position in others, as `adjustment` found them."""
+    above, below = stats.adjusted_tails(y, b, delta, position=costs)
+    if rows.any():
+        above[rows], below[rows] = stats.adjusted_tails(y[rows], b[rows], delta, load[rows], costs[rows])
+    return Tested(above, below, rows | costs)
 
 
 def bounds(y, b, load, nominal, mu: float, truth: float, position: bool):
@@ -68,13 +73,14 @@ def bounds(y, b, load, nominal, mu: float, truth: float, position: bool):
         level = np.where(test.adjusted, nominal[True][which], nominal[False][which])
         return getattr(test, side) <= level / 2 * (1 + 1e-9)
 
-    at_low, at_zero, at_high = (judged_at(y, b, load, delta, position) for delta in (-mu, 0.0, mu))
+    rows, costs = adjustment(y, load, position)
+    at_low, at_zero, at_high = (judged_at(y, b, load, delta, rows, costs) for delta in (-mu, 0.0, mu))
     zero_below, zero_above = rejected(at_zero, "above", 0), rejected(at_zero, "below", 0)
     low = np.where(rejected(at_high, "above", 0), 2 * mu, np.where(zero_below, mu / 2, -2 * mu))
     high = np.where(rejected(at_low, "below", 0), -2 * mu, np.where(zero_above, -mu / 2, 2 * mu))
     low90 = np.where(rejected(at_low, "above", 1), 0.0, -2 * mu)
     high90 = np.where(rejected(at_high, "below", 1), 0.0, 2 * mu)
-    at_truth = at_zero if truth == 0 else at_high if truth == mu else judged_at(y, b, load, truth, position)
+    at_truth = at_zero if truth == 0 else at_high if truth == mu else judged_at(y, b, load, truth, rows, costs)
     missed = rejected(at_truth, "above", 0) | rejected(at_truth, "below", 0)
     return low, high, low90, high90, zero_below | zero_above, missed
 
@@ -142,7 +148,8 @@ def ever(y, b, load=None, *, truth=0.0, looks=stats.LOOKS, position=True):
     used = np.full(rows, looks[-1])
     for n in looks:
         part = slice(0, 2 * n)
-        found = judged_at(y[:, part], b[:, part], None if load is None else load[:, part], truth, position)
+        at = y[:, part], b[:, part], None if load is None else load[:, part]
+        found = judged_at(*at, truth, *adjustment(at[0], at[2], position))
         level = np.where(found.adjusted, nominal[True][0], nominal[False][0])
         equivalence = np.where(found.adjusted, nominal[True][1], nominal[False][1])
         hit = np.minimum(found.above, found.below) <= level / 2 * (1 + 1e-9)

@@ -88,7 +88,7 @@ TWINS = {
     ),
     "the position is left in": (
         "stats.adjusted_ratios",
-        "if position:",
+        "if rows.any():",
         "if False:",
         test_methods.test_a_dearer_first_slot_is_taken_out,
     ),
