@@ -136,9 +136,10 @@ def bucket(edges: int) -> int:
 def _edge_step(edges, w_edge, ps, pd, source, target, w2, b2, gamma, beta, epsilon):
     """One edge update and its sum over sources, as one function for torch.compile."""
     z = linear(edges, w_edge) + ps.index_select(0, source) + pd.index_select(0, target)
-    out = torch.relu(linear(torch.relu(z), w2, b2)).float()
+    out = torch.relu(linear(torch.relu(z), w2, b2))
+    out = out.float() if out.dtype == torch.bfloat16 else out
     out = torch.nn.functional.layer_norm(out, gamma.shape, gamma, beta, epsilon)
-    return out, torch.zeros_like(ps).index_add(0, target, out.to(ps.dtype))
+    return out, out.new_zeros(ps.shape).index_add(0, target, out)
 
 
 class Dense(_Split):
@@ -180,8 +181,7 @@ class Dense(_Split):
         else:
             z = z + ps.index_select(0, source)
         edges = mlp.finish(z + pd.index_select(0, target))
-        # outside autocast's reach: sums over sources in the network's own precision
-        return edges, edges.new_zeros(ps.shape).index_add(0, target, edges).to(ps.dtype)
+        return edges, edges.new_zeros(ps.shape).index_add(0, target, edges)
 
     def _compiled_step(self, batch, edges, w_edge, ps, pd, mlp):
         source, target = batch.derived("padded_index", _padded_index)

@@ -59,7 +59,8 @@ class Mlp(nn.Module):
 
     def finish(self, z):
         """What follows the first linear layer, given its output."""
-        return self.norm(torch.relu(self.second(torch.relu(z))))
+        z = torch.relu(self.second(torch.relu(z)))
+        return self.norm(z.float() if z.dtype == torch.bfloat16 else z)  # norms and what follows stay in float32
 
 
 class Round(nn.Module):

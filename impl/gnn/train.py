@@ -300,6 +300,7 @@ def _state(net, optimiser, options, cache, epoch, best) -> dict:
             "torch": str(torch.__version__),
             "numpy": str(np.__version__),
         },
+        "threads": torch.get_num_threads(),
     }
 
 

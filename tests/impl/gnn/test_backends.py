@@ -262,3 +262,20 @@ def test_a_failing_compiler_is_said_once_and_does_without(ragged, capsys):
     logits, gradient, same = apart(run(net, batch), run(plain, batch))
     assert (logits < 1e-4, gradient < 1e-3, same) == (True, True, True)
     assert capsys.readouterr().err == "torch.compile failed (no C++ compiler); going on without it\n"
+
+
+def test_in_mixed_precision_norms_and_sums_are_float32(ragged, monkeypatch):
+    from impl.gnn.precision import autocast
+
+    net, kinds = network("dense"), []
+    step = net.backend.step
+
+    def watched(*arguments):
+        edges, a = step(*arguments)
+        kinds.append((arguments[3].dtype, edges.dtype, a.dtype))
+        return edges, a
+
+    monkeypatch.setattr(net.backend, "step", watched)
+    with torch.no_grad(), autocast("bfloat16"):
+        net(batch_of(ragged, range(8)))
+    assert set(kinds) == {(torch.bfloat16, torch.float32, torch.float32)}, "products are not"
