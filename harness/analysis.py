@@ -11,7 +11,8 @@ them `values` (median and least per arm), `variance` (standard deviations of log
 inside one), `void_shares` (exact intervals), `asymmetric` (plain median and estimate differ by more than half the
 interval), `units.set_aside` (number -> why), `method`, `stopped` (why no more units are run), `looks`, `p_worse`
 (one-sided p of "worse than the margin"), `order` (position, carry-over, serial correlation), `modes`, `steady` (class
-of each arm's iterations), `guard` (does the load depend on the arm) and `control` (A against itself).
+of each arm's iterations), `guard` (does the load depend on the arm), `control` (A against itself), `idle` (share of a
+core that a waiting arm uses) and `notes` (sentences for a reader). In a gate also `family`.
 """
 
 import math
@@ -45,6 +46,8 @@ LOAD_VARIES = 0.2
 ADJUSTED_FROM = 8
 #: p below which load depends on the arm, or the order changes what an arm costs
 SUSPICION = 0.01
+#: share of a core that an arm may use while it waits
+IDLE_LIMIT = 0.01
 #: values that are looked at for modes
 MODES_AT_MOST = 400
 
@@ -704,6 +707,45 @@ class Analysis:
         )
         return bool(chance < FUTILITY)
 
+    def slots(self, unit: int) -> list[record.Slot]:
+        """All slots of a unit, warm-up included."""
+        return self._units[unit].slots
+
+    @cached_property
+    def idle_shares(self) -> dict[str, float | None]:
+        """The share of a core that each arm uses while it waits for the other; None where it is not known."""
+        found: dict[str, list[float]] = {"a": [], "b": []}
+        for unit in self.kept:
+            for slot in self.slots(unit.unit):
+                if slot.idle_cpu_seconds is not None and slot.seconds > 0:
+                    found["b" if slot.arm == "a" else "a"].append(slot.idle_cpu_seconds / slot.seconds)
+        return {arm: _median(shares) for arm, shares in found.items()}
+
+    @cached_property
+    def reader_notes(self) -> list[str]:
+        """What a reader must know beside the verdict, in words."""
+        told = []
+        if clocks := self._clocks()["note"]:
+            told.append(clocks)
+        for arm in ("a", "b"):
+            if (self.steady[arm] or {}).get("class") == "none":
+                told.append(f"the iterations of {self.name(arm)} reach no steady state")
+        if self.load_depends_on_arm:
+            told.append(f"the load differs by arm (p = {self.guard_p:.2g}); adjustment and setting aside are off")
+        busy = {arm: share for arm, share in self.idle_shares.items() if share is not None and share > IDLE_LIMIT}
+        if busy:
+            first, *more = busy
+            shares = f"{self.name(first)} uses {100 * busy[first]:.2g} % of a core"
+            shares += "".join(f", {self.name(arm)} {100 * busy[arm]:.2g} %" for arm in more)
+            told.append(f"while it waits, {shares}: its threads disturb the other")
+        if self.kept and self.modes["count"] > 1 and len(self.modes["above"]) == 2:
+            above = self.modes["above"]
+            told.append(
+                f"the times have two modes; in the slower lie {100 * above['a']:.0f} % of A and "
+                f"{100 * above['b']:.0f} % of B"
+            )
+        return told
+
     def spans(self) -> tuple[list[float], list[float]]:
         """Seconds of the kept units' pairs, and of the whole units: from one launch to the next unit's."""
         starts = {number: min(one.at for one in unit.launches) for number, unit in self._units.items() if unit.launches}
@@ -862,6 +904,8 @@ class Analysis:
             "foreign": self._foreign(),
             "mde": None if interval.mde is None else math.expm1(interval.mde),
             "variance": {"block": block, "pair": pair},
+            "notes": self.reader_notes,
+            "idle": self.idle_shares,
             "p_worse": self.p_worse,
             "order": self.order,
             "modes": self.modes if kept else None,
@@ -1017,7 +1061,8 @@ def summarise(entries: list[record.AnyEntry]) -> dict[str, Any]:
 def summarise_family(family: list[list[record.AnyEntry]], alpha: float = 0.05) -> list[dict[str, Any]]:
     """Summaries of a gate's scenarios, regressions judged together by Holm's step-down, in the order given.
 
-    A scenario that has too few units for its share of alpha cannot fail: its summary says unfit.
+    A scenario that has too few units for its share of alpha cannot fail: its summary says unfit. `family` in each
+    holds the one-sided level of its bound (`tail`) and its false discovery rate (`q`, Benjamini-Hochberg).
     """
     alone = [Analysis(entries) for entries in family]
     judged = [one for one in alone if one.p_worse is not None]
@@ -1035,6 +1080,11 @@ def summarise_family(family: list[list[record.AnyEntry]], alpha: float = 0.05) -
                 )
             )
         summaries.append(whole.summary())
+    listed = [i for i, one in enumerate(alone) if one.p_worse is not None]
+    p = [float(stats.signed_rank_p([unit.value for unit in alone[i].kept])) for i in listed]
+    q = dict(zip(listed, map(float, stats.benjamini_hochberg(p))))
+    for i, summary in enumerate(summaries):
+        summary["family"] = {"scenarios": len(family), "tail": tails.get(id(alone[i])), "q": q.get(i)}
     return summaries
 
 

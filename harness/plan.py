@@ -82,6 +82,24 @@ def pilot(entries: list) -> Pilot:
     )
 
 
+def warmup(entries: list) -> int:
+    """Iterations that a launch needs until A is steady, from a pilot's A arm alone: one cut for both arms.
+
+    The largest of its blocks; every iteration counts where a block reaches no steady state.
+    Raises ValueError when no block has 20 iterations of A.
+    """
+    analysis = Analysis(entries)
+    starts = []
+    for unit in analysis.kept:
+        slots = sorted((slot for slot in analysis.slots(unit.unit) if slot.arm == "a"), key=lambda slot: slot.at)
+        kind, start = stats.steady_state([slot.seconds for slot in slots])
+        if kind != "short":
+            starts.append(start)
+    if not starts:
+        raise ValueError("expected a pilot with at least 20 iterations of A in a block, found none")
+    return max(starts)
+
+
 def pairs_in_block(seen: Pilot) -> int:
     """Pairs a block, balanced between the cost of launches and the spread they average; the pilot's where unknown."""
     if seen.block_sd is None or seen.pair_sd is None:
@@ -157,6 +175,25 @@ def as_dict(found: Plan) -> dict[str, Any]:
         "refused": found.refused or None,
         "table": [{"units": n, "seconds": seconds, "visible": visible} for n, seconds, visible in found.table],
     }
+
+
+def told(found: Plan, effect: float, mode: str) -> list[str]:
+    """A plan in lines for a terminal: the answer first, then what other numbers of units show."""
+    word = "pairs" if mode == "process" else f"blocks of {found.pairs} pairs"
+    if found.refused:
+        lines = [f"refused: {found.refused}"]
+    else:
+        lines = [
+            f"{found.units} {word} show an effect of {100 * effect:.3g} % in 80 of 100 comparisons; "
+            f"about {_span(found.seconds)}"
+        ]
+    lines.append(f"{'units':>8}  {'time':>10}  shows")
+    lines += [f"{n:>8}  {_span(seconds):>10}  {100 * visible:.2g} %" for n, seconds, visible in found.table]
+    return lines
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _sd_with(seen: Pilot, pairs: int) -> float:

@@ -101,8 +101,8 @@ def _turned(order: str, turn: bool) -> str:
 
 
 def is_control(plan: dict, unit: int) -> bool:
-    """Whether a unit is a null control, in which A's program also plays B; with `control` every second unit is."""
-    return bool(plan.get("control")) and unit % 2 == 1
+    """Whether a unit is a null control, in which A's program also plays B; with `control` units 0, 2, 4 … are."""
+    return bool(plan.get("control")) and unit % 2 == 0
 
 
 def gate_units(scenarios: int, alpha: float) -> int:

@@ -404,7 +404,7 @@ def test_serial_correlation_is_spearmans():
 
 def test_a_null_control_that_alarms_makes_the_comparison_unfit():
     def with_controls(shift):
-        blocks = [made.unit(u, [0.0 if u % 2 == 0 else shift + 0.001 * u] * 2) for u in range(16)]
+        blocks = [made.unit(u, [0.0 if u % 2 == 1 else shift + 0.001 * u] * 2) for u in range(16)]
         return made.record(blocks, units=8, plan={"control": True, "cap": 16})
 
     found = summarise(with_controls(0.05))
@@ -412,14 +412,15 @@ def test_a_null_control_that_alarms_makes_the_comparison_unfit():
     assert found["control"]["p"] < 0.01
     assert found["verdict"]["word"] == "unfit"
     assert found["verdict"]["reason"].startswith("the null control alarms: A differs from itself")
-    quiet = summarise(with_controls(-0.008))
+    assert analysis.next_unit(with_controls(0.05)) is None
+    quiet = summarise(with_controls(-0.007))
     assert quiet["verdict"]["word"] == "equivalent"
     assert quiet["units"]["kept"] == 8
     assert quiet["units"]["run"] == 8
 
 
 def test_a_control_is_no_unit_of_the_comparison():
-    blocks = [made.unit(u, [0.1 if u % 2 == 0 else 0.0] * 2) for u in range(16)]
+    blocks = [made.unit(u, [0.1 if u % 2 == 1 else 0.0] * 2) for u in range(16)]
     assert summarise(made.record(blocks, units=8, plan={"control": True, "cap": 16}))["ratio"][
         "estimate"
     ] == pytest.approx(math.exp(0.1))
@@ -464,6 +465,18 @@ def test_holm_and_benjamini_hochberg_by_hand():
     p = [0.01, 0.04, 0.03, 0.005]
     assert stats.holm(p) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert stats.benjamini_hochberg(p) == pytest.approx([0.02, 0.04, 0.04, 0.02])
+
+
+def test_a_family_lists_its_differences_by_false_discovery_rate():
+    found = analysis.summarise_family(family_of(0.0, 0.08, 0.0, -0.05))
+    q = [one["family"]["q"] for one in found]
+    p = [
+        stats.signed_rank_p([unit.value for unit in Analysis(entries).kept])
+        for entries in family_of(0.0, 0.08, 0.0, -0.05)
+    ]
+    assert q == pytest.approx(stats.benjamini_hochberg(p))
+    assert [value <= 0.10 for value in q] == [False, True, False, True]
+    assert found[0]["family"]["scenarios"] == 4
 
 
 # -------------------------------------------------------------------------------------------------------------- quads
@@ -608,6 +621,31 @@ def test_the_report_is_told_which_arm_never_settles():
     found = summarise(made.record(blocks, pairs=60, units=6))["steady"]
     assert found["a"] == {"class": "flat", "start": 0}
     assert found["b"]["class"] == "none"
+
+
+def test_notes_say_what_a_reader_must_know():
+    def slot(arm, pair):
+        late = arm == "b" and pair >= 52
+        return {"seconds": 0.2 if late else 0.1, "cpu_seconds": 0.1, "at": float(pair), "idle_cpu_seconds": 0.004}
+
+    blocks = [made.unit(u, [0.0] * 60, slot=slot) for u in range(6)]
+    found = summarise(made.record(blocks, pairs=60, units=6))
+    assert found["idle"] == {"a": pytest.approx(0.04), "b": pytest.approx(0.04)}
+    assert "the iterations of B 'new' reach no steady state" in found["notes"]
+    assert "while it waits, A 'old' uses 4 % of a core, B 'new' 4 %: its threads disturb the other" in found["notes"]
+    quiet = summarise(looks(noise(8, 0.004)))
+    assert quiet["notes"] == []
+    assert quiet["idle"] == {"a": None, "b": None}
+
+
+def test_one_cut_for_both_arms_comes_from_a_alone():
+    def slot(arm, pair):
+        return {"seconds": (0.3 if pair < (12 if arm == "a" else 40) else 0.1) + 1e-4 * (pair % 3), "at": float(pair)}
+
+    blocks = [made.unit(u, [0.0] * 60, slot=slot) for u in range(6)]
+    assert plan.warmup(made.record(blocks, pairs=60, units=6)) == 12
+    with pytest.raises(ValueError, match="at least 20 iterations"):
+        plan.warmup(looks(noise(8, 0.004)))
 
 
 # --------------------------------------------------------------------------------------------------------------- plan

@@ -112,7 +112,7 @@ TWINS = {
     ),
     "a null control is a unit": (
         "schedule.is_control",
-        'bool(plan.get("control")) and unit % 2 == 1',
+        'bool(plan.get("control")) and unit % 2 == 0',
         "False",
         test_methods.test_a_control_is_no_unit_of_the_comparison,
     ),
@@ -241,6 +241,12 @@ TWINS = {
         "math.sqrt(max(0.0, launch_seconds) / pair_seconds) *",
         "",
         test_methods.test_pairs_in_a_block_follow_the_square_root_of_costs_and_variances,
+    ),
+    "the cut comes from both arms": (
+        "plan.warmup",
+        'slot.arm == "a"',
+        "True",
+        test_methods.test_one_cut_for_both_arms_comes_from_a_alone,
     ),
     "a prediction is met by the interval": (
         "analysis.Analysis._predict",
