@@ -388,8 +388,11 @@ class Writing:
                                  "set overwrite=true or choose another output")  # fmt: skip
             if self.path.exists() and not (self.path / "manifest.json").exists():
                 raise CacheError(self.path, "a cache to overwrite", "something else", "choose another output")
-            for stale in self.path.parent.glob(f"{self.path.name}.tmp-*"):
-                shutil.rmtree(stale, ignore_errors=True)
+            stale = list(self.path.parent.glob(f"{self.path.name}.tmp-*"))
+            if self.path.exists():  # else a writer died between its two renames
+                stale += self.path.parent.glob(f"{self.path.name}.old-*")
+            for folder in stale:
+                shutil.rmtree(folder, ignore_errors=True)
             self.folder.mkdir()
         except OSError as error:
             self._release()
