@@ -746,11 +746,11 @@ class Analysis:
             )
         return told
 
-    def spans(self) -> tuple[list[float], list[float]]:
-        """Seconds of the kept units' pairs, and of the whole units: from one launch to the next unit's."""
+    def spans(self, units: list[UnitResult]) -> tuple[list[float], list[float]]:
+        """Seconds of each unit's pairs, and of the whole unit: from its first launch to the next unit's."""
         starts = {number: min(one.at for one in unit.launches) for number, unit in self._units.items() if unit.launches}
         pairs, wholes = [], []
-        for unit in self.kept:
+        for unit in units:
             slots = [slot for slot in self._units[unit.unit].slots if slot.pair is not None]
             first, end = min(slot.at for slot in slots), max(_end(slot) for slot in slots)
             following = [at for number, at in starts.items() if number > unit.unit]

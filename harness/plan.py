@@ -61,13 +61,16 @@ class Plan:
 
 
 def pilot(entries: list) -> Pilot:
-    """Read a pilot from its record. Raises ValueError when fewer than four of its units count."""
+    """Read a pilot from its record, units that were set aside for their load included.
+
+    Raises ValueError when fewer than four of its units are complete and right.
+    """
     analysis = Analysis(entries)
-    units = [unit for unit in analysis.kept if unit.value is not None]
+    units = [unit for unit in analysis.complete if unit.value is not None]
     if len(units) < PILOT_UNITS:
-        raise ValueError(f"expected a pilot of at least {PILOT_UNITS} units that count, found {len(units)}")
+        raise ValueError(f"expected a pilot of at least {PILOT_UNITS} complete units, found {len(units)}")
     block, pair = stats.variance_components([unit.ratios for unit in units])
-    spans, ends = analysis.spans()
+    spans, ends = analysis.spans(units)
     pair_seconds = _middle([span / max(1, len(unit.pairs)) for unit, span in zip(units, spans)])
     whole = _middle(ends)
     pairs = max(1, round(_middle([len(unit.pairs) for unit in units])))

@@ -651,7 +651,7 @@ def test_one_cut_for_both_arms_comes_from_a_alone():
 # --------------------------------------------------------------------------------------------------------------- plan
 
 
-def pilot_record(sd=0.01, n=6, launch=1.0, pair=0.2, pairs=4, seed=1):
+def pilot_record(sd=0.01, n=6, launch=1.0, pair=0.2, pairs=4, seed=1, **settings):
     rng = np.random.default_rng(seed)
     unit_seconds = launch + pair * pairs
     blocks = []
@@ -664,7 +664,7 @@ def pilot_record(sd=0.01, n=6, launch=1.0, pair=0.2, pairs=4, seed=1):
             if isinstance(entry, records.Launch):
                 entry.at = u * unit_seconds
         blocks.append(block)
-    return made.record(blocks, units=n, pairs=pairs)
+    return made.record(blocks, units=n, pairs=pairs, **settings)
 
 
 def test_a_pilot_tells_costs_and_spread():
@@ -674,7 +674,13 @@ def test_a_pilot_tells_costs_and_spread():
     assert seen.pair_seconds == pytest.approx(0.2, rel=0.2)
     assert seen.launch_seconds == pytest.approx(1.0, rel=0.1)
     assert seen.unit_sd == pytest.approx(stats.robust_sd([u.value for u in Analysis(pilot_record()).kept], 0.0))
-    with pytest.raises(ValueError, match="a pilot of at least 4 units that count, found 3"):
+    loud = pilot_record(limits={"foreign_cores": 0.5})
+    for number in range(6):
+        place = next(i for i, entry in enumerate(loud) if isinstance(entry, records.Unit) and entry.unit == number)
+        loud.insert(place, records.Load(unit=number, method="cgroup", elapsed=1.0, foreign=2.0))
+    assert Analysis(loud).kept == []
+    assert plan.pilot(loud) == seen
+    with pytest.raises(ValueError, match="a pilot of at least 4 complete units, found 3"):
         plan.pilot(pilot_record(n=3))
 
 
