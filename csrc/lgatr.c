@@ -150,6 +150,13 @@ static int64_t attention_small(const lgatr_attention *a, const attention_parts *
 
 /* ------------------------------------------------------------------------------------------------- the kinds */
 
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define INTERLEAVE_(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define INTERLEAVE(a, b, order) INTERLEAVE_(a, b, order)
+#endif
+#endif
+
 
 /* Plain C: a vector of four numbers that the compiler maps to what there is. */
 #define ROWS 6
@@ -173,6 +180,8 @@ typedef double plain_double __attribute__((vector_size(16), aligned(8), may_alia
 #define VEC plain_float
 #define VL 4
 #define SET(x) ((VEC){x, x, x, x})
+#define LOW 0, 4, 1, 5
+#define HIGH 2, 6, 3, 7
 #define FN(name) plain_f_##name
 #if defined(__aarch64__)
 #define FMA(a, b, c) ((VEC)vfmaq_f32((float32x4_t)(c), (float32x4_t)(a), (float32x4_t)(b)))
@@ -202,6 +211,8 @@ static inline VEC FN(absolute)(VEC v) {
 #undef VL
 #undef SET
 #undef FN
+#undef LOW
+#undef HIGH
 #undef FMA
 #undef FNMA
 
@@ -212,6 +223,8 @@ static inline VEC FN(absolute)(VEC v) {
 #define VEC plain_double
 #define VL 2
 #define SET(x) ((VEC){x, x})
+#define LOW 0, 2
+#define HIGH 1, 3
 #define FN(name) plain_d_##name
 #define FMA(a, b, c) ((a) * (b) + (c))
 #define FNMA(a, b, c) ((c) - (a) * (b))
@@ -235,6 +248,8 @@ static inline VEC FN(absolute)(VEC v) {
 #undef VEC
 #undef VL
 #undef FN
+#undef LOW
+#undef HIGH
 #undef FMA
 #undef FNMA
 #undef MUL
@@ -268,6 +283,8 @@ static inline __m256i avx_mask_d(int r) {
 #define IS_DOUBLE 0
 #define VEC __m256
 #define VL 8
+#define LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define HIGH 4, 12, 5, 13, 6, 14, 7, 15
 #define FN(name) avx2_f_##name
 #define MUL(a, b) _mm256_mul_ps(a, b)
 #define ADD(a, b) _mm256_add_ps(a, b)
@@ -287,6 +304,8 @@ static inline __m256i avx_mask_d(int r) {
 #undef VEC
 #undef VL
 #undef FN
+#undef LOW
+#undef HIGH
 #undef MUL
 #undef ADD
 #undef ABS
@@ -304,6 +323,8 @@ static inline __m256i avx_mask_d(int r) {
 #define IS_DOUBLE 1
 #define VEC __m256d
 #define VL 4
+#define LOW 0, 4, 1, 5
+#define HIGH 2, 6, 3, 7
 #define FN(name) avx2_d_##name
 #define MUL(a, b) _mm256_mul_pd(a, b)
 #define ADD(a, b) _mm256_add_pd(a, b)
@@ -323,6 +344,8 @@ static inline __m256i avx_mask_d(int r) {
 #undef VEC
 #undef VL
 #undef FN
+#undef LOW
+#undef HIGH
 #undef MUL
 #undef ADD
 #undef ABS
@@ -349,6 +372,8 @@ static inline __m256i avx_mask_d(int r) {
 #define IS_DOUBLE 0
 #define VEC __m512
 #define VL 16
+#define LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #define FN(name) avx512_f_##name
 #define MUL(a, b) _mm512_mul_ps(a, b)
 #define ADD(a, b) _mm512_add_ps(a, b)
@@ -368,6 +393,8 @@ static inline __m256i avx_mask_d(int r) {
 #undef VEC
 #undef VL
 #undef FN
+#undef LOW
+#undef HIGH
 #undef MUL
 #undef ADD
 #undef ABS
@@ -385,6 +412,8 @@ static inline __m256i avx_mask_d(int r) {
 #define IS_DOUBLE 1
 #define VEC __m512d
 #define VL 8
+#define LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define HIGH 4, 12, 5, 13, 6, 14, 7, 15
 #define FN(name) avx512_d_##name
 #define MUL(a, b) _mm512_mul_pd(a, b)
 #define ADD(a, b) _mm512_add_pd(a, b)

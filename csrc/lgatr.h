@@ -54,7 +54,8 @@ typedef struct {
 int lgatr_level(void);
 const char *lgatr_source_digest(void);
 
-/* packed[i] = ± parameters[|source[i]| - 1], 0 where source is 0; and the way back, added to zeroed gradients */
+/* packed[i] = ± parameters[source[i] / 2], minus where source is odd; parameters[0] is a zero for what has no parameter.
+   And the way back, added to zeroed gradients. */
 void lgatr_pack(int kind, int64_t count, const int32_t *source, const void *parameters, void *packed);
 void lgatr_unpack(int kind, int64_t count, const int32_t *source, const void *packed, void *parameters);
 

@@ -79,13 +79,43 @@ static void FN(gemm)(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t am,
   }
 }
 
+/* Squares of VL x VL numbers are turned in registers: log2(VL) rounds that interleave rows i and i + VL / 2. */
 static void FN(transpose)(int64_t rows, int64_t columns, const REAL *restrict from, int64_t from_row,
                           REAL *restrict to, int64_t to_row) {
+#ifdef INTERLEAVE
+  for (int64_t i = 0; i < rows; i += VL)
+    for (int64_t j = 0; j < columns; j += VL) {
+      const int height = rows - i < VL ? (int)(rows - i) : VL, width = columns - j < VL ? (int)(columns - j) : VL;
+      VEC a[VL], b[VL];
+      for (int k = 0; k < VL; k++) {
+        const REAL *row = from + (i + k) * from_row + j;
+        a[k] = k >= height ? SET((REAL)0) : width < VL ? LOAD_PART(row, width) : LOAD(row);
+      }
+#pragma GCC unroll 4
+      for (int round = 1; round < VL; round *= 2) {
+#pragma GCC unroll 8
+        for (int k = 0; k < VL / 2; k++) {
+          b[2 * k] = INTERLEAVE(a[k], a[k + VL / 2], LOW);
+          b[2 * k + 1] = INTERLEAVE(a[k], a[k + VL / 2], HIGH);
+        }
+#pragma GCC unroll 16
+        for (int k = 0; k < VL; k++) a[k] = b[k];
+      }
+      for (int k = 0; k < width; k++) {
+        REAL *column = to + (j + k) * to_row + i;
+        if (height < VL)
+          STORE_PART(column, a[k], height);
+        else
+          STORE(column, a[k]);
+      }
+    }
+#else
   for (int64_t first = 0; first < columns; first += 8) {
     const int64_t end = columns - first < 8 ? columns : first + 8;
     for (int64_t i = 0; i < rows; i++)
       for (int64_t j = first; j < end; j++) to[j * to_row + i] = from[i * from_row + j];
   }
+#endif
 }
 
 static REAL FN(total)(VEC sum) {
@@ -1234,17 +1264,13 @@ static void FN(linear_backward)(const lgatr_shape *shape, int64_t n, const REAL 
 
 static void FN(pack)(int64_t n, const int32_t *restrict source, const REAL *restrict from, REAL *restrict to) {
   for (int64_t i = 0; i < n; i++) {
-    const int32_t at = source[i];
-    to[i] = at > 0 ? from[at - 1] : at < 0 ? -from[-at - 1] : 0;
+    const REAL value = from[source[i] >> 1];
+    to[i] = source[i] & 1 ? -value : value;
   }
 }
 
 static void FN(unpack)(int64_t n, const int32_t *restrict source, const REAL *restrict from, REAL *restrict to) {
-  for (int64_t i = 0; i < n; i++) {
-    const int32_t at = source[i];
-    if (at > 0) to[at - 1] += from[i];
-    if (at < 0) to[-at - 1] -= from[i];
-  }
+  for (int64_t i = 0; i < n; i++) to[source[i] >> 1] += source[i] & 1 ? -from[i] : from[i];
 }
 
 #undef MICRO

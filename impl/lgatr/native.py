@@ -164,7 +164,7 @@ def _register(schema: str, forward, backward, gradient=None, keep=None, fake=Non
 
 
 def _pack(parameters, source):
-    flat = torch.cat([p.reshape(-1) for p in parameters])
+    flat = torch.cat([parameters[0].new_zeros(1), *(p.reshape(-1) for p in parameters)])
     out = torch.empty(source.numel(), dtype=flat.dtype)
     _native.lib.lgatr_pack(_kind(flat), source.numel(), _at_int32(source), _at(flat), _at(out))
     return out
@@ -172,9 +172,9 @@ def _pack(parameters, source):
 
 def _unpack(gradient, source, count):
     gradient = gradient.contiguous()
-    out = torch.zeros(count, dtype=gradient.dtype)
+    out = torch.zeros(count + 1, dtype=gradient.dtype)
     _native.lib.lgatr_unpack(_kind(gradient), source.numel(), _at_int32(source), _at(gradient), _at(out))
-    return out
+    return out[1:].clone()
 
 
 def _pack_keep(ctx, inputs, output):
@@ -212,6 +212,11 @@ def remember(owner, key: tuple, parameters, make):
     return kept[1]
 
 
+def _encoded(source: torch.Tensor) -> torch.Tensor:
+    """0 or ± (1 + position) as C wants it: twice the position after a leading zero, odd for minus."""
+    return (2 * source.abs() + (source < 0)).to(torch.int32).contiguous()
+
+
 @lru_cache(maxsize=256)
 def _sources(shapes: tuple[rows.LinearShape, ...], gains: tuple[int, int] | None) -> torch.Tensor:
     """Source list of several packed weights, one behind the other, then of a row of gains (channels, scalars)."""
@@ -225,7 +230,7 @@ def _sources(shapes: tuple[rows.LinearShape, ...], gains: tuple[int, int] | None
         numbers = torch.arange(offset + 1, offset + 1 + 5 * channels + scalars)
         row = rows.gain_row(numbers[: 5 * channels].view(channels, 5), numbers[5 * channels :])
         parts.append(row.to(torch.int32))
-    return torch.cat(parts).contiguous()
+    return _encoded(torch.cat(parts))
 
 
 def pack_weight(parameters: list[torch.Tensor], shape: rows.LinearShape) -> torch.Tensor:
@@ -688,7 +693,7 @@ def _slim_source(linears: tuple[tuple[int, int, int, int, bool], ...], gains: tu
         parts.append(torch.nn.functional.pad(of_bias, (0, -out_s % rows.PANEL)))
     if gains is not None:
         parts += [numbers(gains[0]).repeat(4), numbers(gains[1])]
-    return torch.cat(parts).contiguous()
+    return _encoded(torch.cat(parts))
 
 
 def _slim_packed(owner, linears, norm) -> torch.Tensor:
