@@ -1,4 +1,4 @@
-"""What compilers keep belongs to one arm, start-up is measured without it, and nothing is written outside the project."""
+"""What compilers keep belongs to one arm, start-up is measured without it, nothing is written outside the project."""
 
 import pytest
 from measured import compare
