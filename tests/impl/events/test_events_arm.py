@@ -60,6 +60,14 @@ def test_another_seed_gives_another_output(tmp_path, monkeypatch):
     assert not set(one.values()) & (set(other.values()) - {one["meta_event"]})
 
 
+def test_the_form_of_the_file_changes_no_output(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    forms = ({}, {"compression": "none"}, {"compression": "zstd"}, {"rntuple": True})
+    found = [run({"events": 30, **form})[1] for form in forms]
+    assert all(fingerprint == found[0] for fingerprint in found)
+    assert len(list((tmp_path / ".harness" / "events").iterdir())) == len(forms)
+
+
 def test_the_topology_arms_differ_in_what_they_compute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     counts = {}
@@ -153,6 +161,19 @@ def test_both_cases_and_any_number_of_workers_prepare_the_same(tmp_path, monkeyp
     words = ("--events", "24", "--nodes", "8", "--warmup", "0", "--iterations", "1")
     variants = ([], ["--no-edges"], ["--case", "per-event"], ["--compression", "none"])
     assert len({lines_of(capsys, *words, *more)[-1]["result_checksum"] for more in variants}) == 1
+
+
+def test_the_options_of_the_benchmark_reach_the_sample_and_the_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ("--events", "12", "--nodes", "8", "--warmup", "0", "--iterations", "1")
+    plain, fixed, seeded, spawned = (
+        lines_of(capsys, *words, *more)[-1] for more in ([], ["--fixed"], ["--seed", "2"], ["--workers", "1"])
+    )
+    assert fixed["nodes"] == 12 * 8 != plain["nodes"]
+    assert len({line["input_sha256"] for line in (plain, fixed, seeded)}) == 3
+    assert bench.differences(plain, spawned) == []
+    assert (plain["workers"], spawned["workers"]) == (0, 1)
+    assert spawned["cpu_seconds"] > 0
 
 
 def test_the_summary_is_made_of_order_statistics():

@@ -125,6 +125,17 @@ def test_an_existing_cache_is_refused(tmp_path, capsys):
     run("inspect", tmp_path / "nowhere", code=11)
 
 
+def test_progress_is_told_twice_a_second_and_with_the_speed(monkeypatch, capsys):
+    from impl.events import __main__ as program
+
+    now = iter([0.0, 0.3, 0.6, 0.9, 1.2])
+    monkeypatch.setattr(program.time, "monotonic", lambda: next(now))
+    told = program._Progress()
+    for done in (10, 30, 45, 60):
+        told(done, 60)
+    assert capsys.readouterr().err == "30 of 60 events, 50 events/s\n60 of 60 events, 50 events/s\n"
+
+
 FOUR = [str(DATA / f"pythia_{name}.root") for name in ("dijet", "ttbar", "wjets", "zjets")]
 
 

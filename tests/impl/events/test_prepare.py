@@ -634,7 +634,12 @@ def test_a_tree_of_another_name_lists_those_there(tmp_path):
     with pytest.raises(BranchError, match=r'tree: expected \'events\', found Events, Runs; set tree="Events"'):
         run(tmp_path / "c", DATA / "nanoaod_dy.root", schema="hzz")
     file = shutil.copy(DATA / "hzz.root", tmp_path)
-    assert len(run(tmp_path / "c", f"{file}:events", schema="hzz")) == 2421
+    own = tmp_path / "own.toml"
+    own.write_text((schema.FOLDER / "hzz.toml").read_text().replace('tree = "events"', 'tree = "Events"'))
+    assert len(run(tmp_path / "c", f"{file}:events", schema=str(own))) == 2421
+    assert len(run(tmp_path / "d", file, schema=str(own), tree="events")) == 2421
+    with pytest.raises(BranchError, match='set tree="events"'):
+        run(tmp_path / "e", file, schema=str(own))
 
 
 def test_the_fingerprint_covers_schema_policies_and_sources(tmp_path):
