@@ -150,7 +150,13 @@ class _Plan:
         if isinstance(options.label, tuple) and len(options.label) != len(files):
             raise ConfigurationError("label", f"one class a file, {len(files)}", str(len(options.label)), "")
         labels = [_label_of(schema, options, i, path) for i, (path, _) in enumerate(files)]
-        readers = [stack.enter_context(Reader(path, tree or options.tree or schema.tree)) for path, tree in files]
+        readers = []
+        for path, tree in files:
+            reader = stack.enter_context(Reader(path, tree or options.tree or schema.tree))
+            reader.describe(schema)
+            readers.append(reader)
+            if len(readers) > _OPEN_READERS:  # a thousand files are no thousand open ones
+                reader.close()
         self.job = Job(
             schema, root.bind(schema, readers), policies,
             tuple(Source(r.path, r.tree_name, r.entries, label, identify(r.path, options.identity))
@@ -159,8 +165,6 @@ class _Plan:
         )  # fmt: skip
         self.events = sum(reader.entries for reader in readers)
         self.readers = dict(enumerate(readers[:_OPEN_READERS]))
-        for reader in readers[_OPEN_READERS:]:
-            reader.close()
         if self.events == 0 and not options.allow_empty:
             raise NoEventsError(readers[0].path if len(readers) == 1 else f"{len(readers)} files", "events", "none",
                                 "set allow_empty=true if that is meant")  # fmt: skip

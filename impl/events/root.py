@@ -59,11 +59,12 @@ class Reader:
     path, tree_name : str
     entries : int           events in the tree
     branches : frozenset    whole names of everything that can be read
+    described : dict        branch -> kind, of those that `describe` was asked about; stays after `close`
     """
 
     def __init__(self, path: str, tree_name: str):
         self.path, self.tree_name = str(path), tree_name
-        self._file = None
+        self._file, self.described = None, None
         if not Path(path).is_file():
             raise SourceError(path, "a ROOT file", "no such file", "check the path", source=self.path)
         try:
@@ -82,16 +83,25 @@ class Reader:
                 self._tree = self._file[tree_name]
                 self.entries = int(self._tree.num_entries)
                 self._is_ttree = not hasattr(self._tree, "cluster_summaries") and hasattr(self._tree, "branches")
-                self._keys = list(self._tree.keys(recursive=True))
-                self.branches = frozenset(self._keys)
+                self.branches = frozenset(self._tree.keys(recursive=True))
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
+        """Close the file; entries and what was described stay known, the names of all other branches do not."""
         if self._file is not None:
             self._file.close()
-            self._file = None
+            self._file = self._tree = None
+            if self.described is not None:
+                self.branches = frozenset(self.described)
+
+    def describe(self, schema: Schema) -> None:
+        """Find out the kinds of all branches that a schema may want, so that `bind` needs no open file."""
+        if self.described is None:
+            values = [*schema.list_values().values(), *schema.scalar_values().values()]
+            wanted = {name for value in values for name in value.branches}
+            self.described = self.kinds(sorted(wanted & self.branches))
 
     def __enter__(self) -> "Reader":
         return self
@@ -115,6 +125,8 @@ class Reader:
             return None
         interpretation = self._tree[branch].interpretation
         kind = "scalar"
+        if isinstance(interpretation, uproot.interpretation.identify.UnknownInterpretation):
+            return "other", None
         if isinstance(interpretation, uproot.AsJagged):
             kind, interpretation = "list", interpretation.content
         if not isinstance(interpretation, uproot.AsDtype) or interpretation.to_dtype.fields is not None:
@@ -231,12 +243,14 @@ def bind(schema: Schema, readers: list[Reader]) -> dict[str, Binding]:
     BranchError     a quantity without branch and default, with the nearest names; or one that only some files have;
                     or one whose kind or dtype differs between files
     """
+    for reader in readers:
+        reader.describe(schema)
     bindings = {}
     lists = schema.list_values()
     for key, value in {**lists, **schema.scalar_values()}.items():
         bindings[key] = _bind_one(key, value, readers)
     branches = {binding.branch for binding in bindings.values() if binding.branch is not None}
-    kinds = readers[0].kinds(branches)
+    kinds = readers[0].described
     for key, binding in bindings.items():
         if binding.branch is None:
             continue
@@ -247,7 +261,8 @@ def bind(schema: Schema, readers: list[Reader]) -> dict[str, Binding]:
             raise BranchError(f"{readers[0].path}: branch '{binding.branch}' for {key}", f"a {wanted} of numbers",
                               "something else" if kind == "other" else f"a {kind}", hint)  # fmt: skip
     for reader in readers[1:]:
-        for branch, kind in reader.kinds(branches).items():
+        for branch in sorted(branches):
+            kind = reader.described[branch]
             if kind != kinds[branch]:
                 expected = f"a {_words(kinds[branch])} as in {readers[0].path}"
                 raise BranchError(f"{reader.path}: branch '{branch}'", expected, f"a {_words(kind)}",

@@ -224,6 +224,28 @@ def test_progress_ends_with_all_events(tmp_path, pool, workers):
         assert [done for done, _ in told] == [500, 1000, 1500, 2000, 2421]
 
 
+def test_many_files_are_not_open_at_once(tmp_path, monkeypatch, pool):
+    files = [tiny(tmp_path / f"{k}.root", event=np.arange(4, dtype=np.uint64) + 10 * k) for k in range(9)]
+    plain = run(tmp_path / "a", *files)
+    monkeypatch.setattr(preparation, "_OPEN_READERS", 2)
+    opened = set()
+    init, close = root.Reader.__init__, root.Reader.close
+    most = []
+
+    def counting(self, *arguments):
+        init(self, *arguments)
+        opened.add(self)
+        most.append(len(opened))
+
+    monkeypatch.setattr(root.Reader, "__init__", counting)
+    monkeypatch.setattr(root.Reader, "close", lambda self: (opened.discard(self), close(self)))
+    assert tree_bytes(run(tmp_path / "b", *files).path) == tree_bytes(plain.path)
+    assert max(most) == 3
+    assert opened == set()
+    assert tree_bytes(run(tmp_path / "c", *files, num_workers=3, executor=pool).path) == tree_bytes(plain.path)
+    assert plain.meta["event"].tolist() == [10 * k + i for k in range(9) for i in range(4)]
+
+
 class Faulty:
     """An executor whose workers' answers or folders are tampered with after they are done."""
 
