@@ -305,6 +305,12 @@ class Kernel:
         raise MappingError(words.get(status, f"{what}: expected a known status, found {status}"))
 
 
+def best_instructions() -> str:
+    """The instruction set that 'best' stands for on this machine."""
+    best = _lib.mapping_best_instructions()
+    return next(name for name, value in INSTRUCTIONS.items() if value == best)
+
+
 def library_path() -> str:
     """Path of the shared library that is really loaded."""
     return _native.__file__
