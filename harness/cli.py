@@ -56,6 +56,42 @@ def cli() -> None:
     """Tell whether B is faster than A and still right, on a shared, noisy machine."""
 
 
+class _Share(click.ParamType):
+    """A share such as 2% or 0.02."""
+
+    name = "SHARE"
+
+    def convert(self, value, parameter, context) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            share = float(value[:-1]) / 100 if value.endswith("%") else float(value)
+        except ValueError:
+            share = 0.0
+        if not 0 < share < 10:
+            self.fail(f"expected a share above 0 such as 2% or 0.02, found '{value}'", parameter, context)
+        return share
+
+
+class _Duration(click.ParamType):
+    """A time such as 90, 90s, 5m or 1h, in seconds."""
+
+    name = "TIME"
+
+    def convert(self, value, parameter, context) -> float:
+        if isinstance(value, float):
+            return value
+        units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+        number, unit = (value[:-1], value[-1]) if value[-1:] in units else (value, "s")
+        try:
+            seconds = float(number) * units[unit]
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds < float("inf"):
+            self.fail(f"expected a time above 0 such as 90s, 5m or 1h, found '{value}'", parameter, context)
+        return seconds
+
+
 def _overlays(command):
     """The options -p and -s, which every command that resolves an arm has."""
     command = click.option(
@@ -101,6 +137,9 @@ def _commands(command):
 @click.option("--blocks", type=click.IntRange(min=1), help="Number of blocks (resident mode).")
 @click.option("--pairs", type=click.IntRange(min=1), help="Pairs in a block; in process mode, pairs in all.")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of all coins (default: a fresh one, recorded).")
+@click.option("--time-budget", type=_Duration(), help="Stop after this time, such as 90s, 5m or 1h.")
+@click.option("--anytime", is_flag=True, help="Decide after any block by a test that allows it (wider intervals).")
+@click.option("--append", type=click.Path(path_type=Path), help="Add --blocks (or --pairs) to a finished comparison.")
 @click.option("--strict", is_flag=True, help="Exit 1, not 3, when B is slower by an amount that is not settled.")
 @click.option("--keep-going", is_flag=True, help="Finish the comparison even when outputs disagree.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Go on with an interrupted comparison (its folder).")
@@ -108,7 +147,23 @@ def _commands(command):
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the summary.")
 @click.option("--quiet", is_flag=True, help="Print the verdict line alone, and no progress.")
 def ab(
-    a, b, parameters, settings, blocks, pairs, seed, strict, keep_going, resume, reports, as_json, quiet, **commands
+    a,
+    b,
+    parameters,
+    settings,
+    blocks,
+    pairs,
+    seed,
+    time_budget,
+    anytime,
+    append,
+    strict,
+    keep_going,
+    resume,
+    reports,
+    as_json,
+    quiet,
+    **commands,
 ) -> None:
     """Compare arm B with arm A: measure, record, decide, report.
 
@@ -121,11 +176,23 @@ def ab(
     overrides |= {
         f"scenario.{key}": list(value) if key == "outputs" else value for key, value in commands.items() if value
     }
-    for path, value in (("schedule.blocks", blocks), ("schedule.pairs", pairs), ("schedule.seed", seed)):
+    more = None
+    if append is not None:
+        if resume is not None:
+            raise ConfigurationError(sentence("--append", "a finished comparison", "--resume too", "give one of them"))
+        more, blocks, pairs = (blocks, None, pairs) if blocks else (pairs, None, None)
+        if more is None:
+            raise ConfigurationError(sentence("--append", "--blocks or --pairs: how many more", "neither", "add one"))
+    for path, value in (
+        ("schedule.blocks", blocks),
+        ("schedule.pairs", pairs),
+        ("schedule.seed", seed),
+        ("schedule.time_budget", time_budget),
+        ("schedule.anytime", anytime or None),
+        ("gate.strict", strict or None),
+    ):
         if value is not None:
             overrides[path] = value
-    if strict:
-        overrides["gate.strict"] = True
     if benchmarks.is_reference(a) or benchmarks.is_reference(b):
         if parameters:
             raise ConfigurationError(sentence("-p", "two arms of a scenario", "benchmarks"))
@@ -148,7 +215,8 @@ def ab(
         parameters=parse_settings(list(parameters)),
         overrides=overrides,
         reports=reports,
-        resume=resume,
+        resume=append or resume,
+        more=more,
         keep_going=keep_going,
         quiet=quiet or as_json,
         command=sys.argv[1:],
@@ -281,6 +349,77 @@ def history(scenario, reports) -> None:
 
 
 @cli.command()
+@click.argument("a")
+@click.argument("b")
+@_overlays
+@click.option("--mde", "effect", required=True, type=_Share(), help="The effect that must be seen, such as 2%.")
+@click.option("--time-budget", type=_Duration(), help="Refuse a plan that takes longer, such as 5m.")
+@click.option("--scenarios", type=click.IntRange(min=1), default=1, show_default=True, help="Scenarios of the gate.")
+@click.option("--pilot", type=click.IntRange(min=4), default=6, show_default=True, help="Units of the pilot.")
+@_reports_option
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def plan(a, b, parameters, settings, effect, time_budget, scenarios, pilot, reports, as_json, quiet) -> None:
+    """Units and minutes that an effect needs here, from a short pilot; refuses (exit 3) what cannot be certified."""
+    from harness import comparison, records
+    from harness import plan as planning
+
+    overrides = parse_settings(list(settings))
+    resolved = comparison.resolve_for_pilot(a, b, parse_settings(list(parameters)), overrides, pilot)
+    folder = comparison.measure(resolved, command=sys.argv[1:], reports=reports, quiet=quiet or as_json)
+    try:
+        seen = planning.pilot(records.read(folder))
+    except ValueError as error:
+        raise UnfitError(f"the pilot gave nothing to plan from: {error}; see {_relative(folder)}") from None
+    scenario = resolved.scenario
+    found = planning.plan(
+        seen,
+        effect=effect,
+        margin=scenario.gate.margin,
+        alpha=scenario.gate.alpha,
+        mode=scenario.schedule.mode,
+        scenarios=scenarios,
+        time_budget=time_budget,
+    )
+    if as_json:
+        click.echo(json.dumps(planning.as_dict(found), indent=2))
+    else:
+        for line in planning.told(found, effect, scenario.schedule.mode):
+            click.echo(line)
+    click.get_current_context().exit(3 if found.refused else 0)
+
+
+@cli.command()
+@click.option("--blocks", type=click.IntRange(min=6), default=20, show_default=True, help="Blocks of the A/A trial.")
+@click.option("--no-trial", is_flag=True, help="Look at the machine only; skip the two-minute A/A trial.")
+@_reports_option
+@click.option("--json", "as_json", is_flag=True, help="Print findings and trial as JSON.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def doctor(blocks, no_trial, reports, as_json, quiet) -> None:
+    """What on this machine will spoil a measurement, what mends it, and which effect can be seen here.
+
+    Ends with 4 when the trial shows that nothing below 10 % can be seen.
+    """
+    from harness import trial
+    from harness.doctor import examine
+
+    findings = examine()
+    if not as_json:
+        for line in trial.told_findings(findings):
+            click.echo(line)
+    seen = []
+    if not no_trial:
+        seen = trial.run(reports or _project() / "reports", blocks=blocks, quiet=quiet or as_json)
+    if as_json:
+        click.echo(json.dumps(trial.as_dict(findings, seen), indent=2))
+    else:
+        for line in trial.told(seen):
+            click.echo(line)
+    if seen and not trial.usable(seen):
+        raise UnfitError("nothing below 10 % can be seen on this machine now")
+
+
+@cli.command()
 @click.option("--blocks", type=click.IntRange(min=6), default=16, show_default=True, help="Blocks a comparison.")
 @click.option("--pairs", type=click.IntRange(min=1), default=10, show_default=True, help="Pairs in a block.")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of all coins (default: fresh ones, recorded).")
@@ -292,10 +431,9 @@ def selftest(blocks, pairs, seed, reports, quiet) -> None:
     Ends with 0 when both come out right, with 4 when this machine does not allow it.
     """
     from harness import selftest as test
-    from harness.scenario import project_root
 
     outcomes = test.run(
-        reports or (project_root(Path.cwd()) or Path.cwd()) / "reports",
+        reports or _project() / "reports",
         blocks=blocks,
         pairs=pairs,
         seed=seed,
@@ -312,6 +450,13 @@ def _worst(first: int, second: int) -> int:
     """The worse of two exit codes in the order 1, 4, 3, 0."""
     order = (1, 4, 3, 0)
     return min(first, second, key=order.index)
+
+
+def _project() -> Path:
+    """The project's folder, or this one outside any project."""
+    from harness.scenario import project_root
+
+    return project_root(Path.cwd()) or Path.cwd()
 
 
 def _root() -> Path:

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 import secrets
 import shutil
 import subprocess
@@ -12,11 +13,12 @@ from typing import Any
 
 import msgspec
 
-from harness import __version__, arms, caches, machine, protocol, records, runner
+from harness import __version__, arms, caches, machine, protocol, records, runner, stats
 from harness.arms import Resolved
 from harness.errors import ConfigurationError, sentence
 from harness.process import ArmProcess, VoidSlot
 from harness.progress import Progress
+from harness.scenario import Scenario
 
 
 def compare(
@@ -28,6 +30,7 @@ def compare(
     command: list[str],
     reports: Path | None = None,
     resume: Path | None = None,
+    more: int | None = None,
     keep_going: bool = False,
     quiet: bool = False,
 ) -> Path:
@@ -36,7 +39,9 @@ def compare(
     Raises ConfigurationError (nothing is kept), UnfitError or Interrupted.
     """
     resolved = arms.built(arms.resolve(a, b, parameters=parameters, overrides=overrides), _say(quiet))
-    return measure(resolved, command=command, reports=reports, resume=resume, keep_going=keep_going, quiet=quiet)
+    return measure(
+        resolved, command=command, reports=reports, resume=resume, more=more, keep_going=keep_going, quiet=quiet
+    )
 
 
 def measure(
@@ -45,22 +50,28 @@ def measure(
     command: list[str],
     reports: Path | None = None,
     resume: Path | None = None,
+    more: int | None = None,
     keep_going: bool = False,
     quiet: bool = False,
     started: Callable[[Path], None] = lambda folder: None,
 ) -> Path:
-    """Measure two resolved arms and return the folder of the record.
+    """Measure two resolved arms and return the folder of the record; with `more`, extend a finished one at `resume`.
 
     `command` are the arguments that repeat it; `started` hears of the folder once the record is open.
     """
     reports = reports or resolved.root / "reports"
     if resume is not None:
-        folder, entries = _reopen(resume, resolved)
+        folder, entries = _reopen(resume, resolved, extend=more is not None)
     else:
         folder, entries = _open(reports, resolved, command)
     with records.Writer(folder) as writer:
         if resume is None:
             writer.write(entries[0])
+        elif more is not None:
+            if not isinstance(entries[-1], records.End) or entries[-1].state != "complete":
+                raise ConfigurationError(f"{folder}: the comparison is not finished; go on with --resume first")
+            entries.append(records.Extension(units=more))
+            writer.write(entries[-1])
         elif isinstance(entries[-1], records.End) and entries[-1].state == "complete":
             raise ConfigurationError(f"{folder}: the comparison is complete; there is nothing to resume")
         else:
@@ -69,8 +80,14 @@ def measure(
             entries = records.settle([*entries, note])
         started(folder)
         opening: records.Comparison = entries[0]
-        word = "block" if opening.plan["mode"] == "resident" else "pair"
-        progress = Progress(resolved.scenario.name, word, opening.plan["units"], quiet=quiet)
+        word = "pair" if opening.plan["mode"] == "process" else "block"
+        progress = Progress(
+            resolved.scenario.name,
+            word,
+            opening.plan["units"] + (more or 0),
+            fixed=opening.plan.get("fixed", True),
+            quiet=quiet,
+        )
         running = runner.Runner(resolved, opening.plan, opening.seed, entries, writer, progress, keep_going=keep_going)
         try:
             running.run()
@@ -80,6 +97,13 @@ def measure(
                 shutil.rmtree(folder)
             raise
     return folder
+
+
+def resolve_for_pilot(a: str, b: str, parameters: dict, overrides: dict, units: int) -> Resolved:
+    """Resolve two references with a schedule of so many units."""
+    resolved = arms.resolve(a, b, parameters=parameters, overrides=overrides)
+    key = "schedule.pairs" if resolved.scenario.schedule.mode == "process" else "schedule.blocks"
+    return arms.resolve(a, b, parameters=parameters, overrides={**overrides, key: units})
 
 
 def _say(quiet: bool):
@@ -100,10 +124,12 @@ def _open(reports: Path, resolved: Resolved, command: list[str]) -> tuple[Path, 
     """A new folder, never an old one, and the entry that opens its record."""
     scenario = resolved.scenario
     mode = scenario.schedule.mode
-    if mode == "resident" and not (resolved.a.speaks_protocol and resolved.b.speaks_protocol):
+    if mode != "process" and not (resolved.a.speaks_protocol and resolved.b.speaks_protocol):
         raise ConfigurationError(
-            sentence("schedule.mode", "'process' for an arm that is a command", "'resident'", 'set mode = "process"')
+            sentence("schedule.mode", "'process' for an arm that is a command", f"'{mode}'", 'set mode = "process"')
         )
+    if mode == "duet" and len(os.sched_getaffinity(0)) < 2:
+        raise ConfigurationError(sentence("schedule.mode", "two cores for 'duet'", "one", 'set mode = "resident"'))
     created = _now()
     run = new_run(created)
     folder = reports / scenario.name / run
@@ -116,14 +142,7 @@ def _open(reports: Path, resolved: Resolved, command: list[str]) -> tuple[Path, 
         scenario=scenario.as_dict(),
         arms=_described(resolved),
         seed=seed,
-        plan={
-            "mode": mode,
-            "units": scenario.schedule.units,
-            "pairs": 1 if mode == "process" else scenario.schedule.pairs_or_default,
-            "warmup": scenario.schedule.warmup,
-            "fixed": True,
-            "cap": 2 * scenario.schedule.units,
-        },
+        plan=_plan(scenario),
         machine=machine.describe(),
         revision=_revision(resolved.root),
     )
@@ -136,12 +155,16 @@ def _open(reports: Path, resolved: Resolved, command: list[str]) -> tuple[Path, 
     return folder, [opening]
 
 
-def _reopen(path: Path, resolved: Resolved) -> tuple[Path, list]:
-    """An interrupted record; refused when it answers another question."""
+def _reopen(path: Path, resolved: Resolved, extend: bool) -> tuple[Path, list]:
+    """A record to go on with; refused when it answers another question. An extension keeps the record's schedule."""
     entries = records.read(path)
     folder = path if path.is_dir() else path.parent
     opening: records.Comparison = entries[0]
-    if opening.scenario != resolved.scenario.as_dict():
+    recorded, wanted = dict(opening.scenario), resolved.scenario.as_dict()
+    if extend:
+        recorded.pop("schedule", None)
+        wanted.pop("schedule")
+    if recorded != wanted:
         raise ConfigurationError(
             f"{folder}: its scenario differs from '{resolved.scenario.name}' as it is now; "
             "resume with the same options, or start anew"
@@ -149,6 +172,29 @@ def _reopen(path: Path, resolved: Resolved) -> tuple[Path, list]:
     if opening.arms != _described(resolved):
         raise ConfigurationError(f"{folder}: it compares other arms; resume with the arms it was started with")
     return folder, entries
+
+
+def _plan(scenario: Scenario) -> dict[str, Any]:
+    """How many units, how they are ordered, and how it is decided: what the record keeps of the schedule."""
+    asked = scenario.schedule
+    if scenario.scenario.metric == "instructions":
+        method, units = "deterministic", 3
+    else:
+        method = "anytime" if asked.anytime else "looks" if asked.fixed_units is None else "fixed"
+        units = asked.fixed_units or stats.LOOKS[-1]
+    return {
+        "mode": asked.mode,
+        "method": method,
+        "units": units,
+        "pairs": asked.pairs_in_block,
+        "warmup": asked.warmup,
+        "fixed": method in ("fixed", "deterministic"),
+        "cap": 2 * units,
+        "quads": asked.quads,
+        "control": asked.control,
+        "pilot": asked.pilot,
+        "time_budget": asked.time_budget,
+    }
 
 
 def _described(resolved: Resolved) -> dict[str, dict[str, Any]]:

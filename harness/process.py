@@ -567,7 +567,7 @@ class ArmProcess:
         if self._told_memory is not None:
             peak = int(os.read(self._told_memory, 32) or 0) or None
             self._forget_memory()
-        elif peak <= self._own_peak:
+        elif peak <= self._own_peak + _RSS_SLACK:
             peak = self._peak_rss
         self._exit = Exit(
             exit_code=code if code >= 0 else None,

@@ -12,12 +12,22 @@ class Progress:
     it is tempted to stop when it looks right.
     """
 
-    def __init__(self, name: str, unit_word: str, planned: int, *, quiet: bool = False, stream: TextIO | None = None):
+    def __init__(
+        self,
+        name: str,
+        unit_word: str,
+        planned: int,
+        *,
+        fixed: bool = True,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+    ):
         self._stream = stream or sys.stderr
         self._quiet = quiet
         self._live = not quiet and self._stream.isatty()
         self._name, self._word, self._planned = name, unit_word, planned
         self._started = time.monotonic()
+        self._most = "" if fixed else "at most "  # it stops as soon as the units decide
         self._finished = 0  # units of this run, void ones too; what the estimate rests on
         self._shown = ""
 
@@ -26,7 +36,7 @@ class Progress:
         if done <= 0:
             return ""
         seconds = (time.monotonic() - self._started) / done * remaining
-        return f" · about {duration(seconds)} left"
+        return f" · {self._most or 'about '}{duration(seconds)} left"
 
     def step(self, unit: int, kept: int, fraction: float, voids: int, what: str) -> None:
         """Between slots: the unit that runs, how much of it is done, and what comes next."""
@@ -34,7 +44,7 @@ class Progress:
             return
         left = self._left(max(0.0, self._planned - kept - fraction), fraction)
         void = f" · {voids} void" if voids else ""
-        self._line(f"{self._name} · {self._word} {unit + 1} of {self._planned}, {what}{void}{left}")
+        self._line(f"{self._name} · {self._word} {unit + 1} of {self._most}{self._planned}, {what}{void}{left}")
 
     def unit_done(self, unit: int, kept: int, state: str) -> None:
         """One unit is over."""
@@ -42,7 +52,10 @@ class Progress:
         if self._quiet or self._live:
             return
         left = self._left(max(0, self._planned - kept))
-        print(f"{self._name}: {self._word} {unit + 1} {state}, {kept} of {self._planned} done{left}", file=self._stream)
+        print(
+            f"{self._name}: {self._word} {unit + 1} {state}, {kept} of {self._most}{self._planned} done{left}",
+            file=self._stream,
+        )
 
     def note(self, message: str) -> None:
         """Something happened that the user should see at once, a void for instance."""

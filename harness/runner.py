@@ -13,10 +13,22 @@ from typing import Any
 
 import msgspec
 
-from harness import analysis, caches, load, protocol, records, revision, scenario, schedule
+from harness import (
+    analysis,
+    caches,
+    instructions,
+    load,
+    pagecache,
+    protocol,
+    records,
+    revision,
+    scenario,
+    schedule,
+)
+from harness import plan as planning
 from harness.arms import Arm, Resolved
 from harness.errors import ConfigurationError, HarnessError, Interrupted, UnfitError
-from harness.process import ArmProcess, Exit, VoidSlot
+from harness.process import ArmProcess, Exit, VoidSlot, patience
 from harness.progress import Progress
 
 _LETTERS = {"A": "a", "B": "b"}
@@ -56,11 +68,15 @@ class Runner:
         self.scenario = resolved.scenario
         self.question = resolved.scenario.scenario
         self.sampler = load.Sampler()
+        self._counts = {"complete": 0, "void": 0}
+        for entry in entries:
+            self._tally(entry)
         self._headers: dict[str, dict] = {}
         self._void_of: tuple[str, int | None] | None = None
         self._prepared: list[str] = []  # arms whose setup command has begun
         self._starting: dict[str, float] = {}  # spawn to the end of set-up, until the first iteration is over
         self._ready: dict[str, float] = {}  # spawn to the end of the first iteration, until a slot takes it
+        self._longest: dict[str, tuple[float]] = {}  # the longest iteration of each arm so far
         self._told: set[tuple[str, str]] = set()  # (about, arm) of notes that are made once
         slots = records.of(entries, records.Slot)
         self._origin = time.perf_counter() - (max(slot.at for slot in slots) if slots else 0.0)
@@ -91,7 +107,7 @@ class Runner:
             raise Interrupted("interrupted; what was measured is in the record, --resume goes on with it")
 
     def _run_units(self) -> records.End:
-        run_unit = self._run_block if self.plan["mode"] == "resident" else self._run_pair
+        run_unit = self._run_pair if self.plan["mode"] == "process" else self._run_block
         for arm in ("a", "b"):
             self._prepared.append(arm)
             self._hook("setup", arm)
@@ -146,7 +162,7 @@ class Runner:
                 message = f"arm {who} changed its own tree ({names}); the tree is made anew before it is used again"
                 self._note("tree-changed", owners[-1], message)
 
-    def _note(self, about: str, arm: str, message: str) -> None:
+    def _note(self, about: str, arm: str | None, message: str) -> None:
         """Write a note once for each arm, and show it."""
         if (about, arm) not in self._told:
             self._told.add((about, arm))
@@ -157,14 +173,22 @@ class Runner:
         return max((entry.unit for entry in records.of(self.entries, records.Unit)), default=-1) + 1
 
     def _kept(self) -> int:
-        return sum(entry.state == "complete" for entry in records.of(self.entries, records.Unit))
+        return self._counts["complete"]
 
     def _voids(self) -> int:
-        return len(records.of(self.entries, records.Void))
+        return self._counts["void"]
+
+    def _tally(self, entry: records.Entry) -> None:
+        """Keep the numbers that are shown with every iteration, which the whole record would be searched for."""
+        if isinstance(entry, records.Void):
+            self._counts["void"] += 1
+        elif isinstance(entry, records.Unit) and entry.state == "complete":
+            self._counts["complete"] += 1
 
     def _write(self, entry: records.Entry) -> None:
         self.writer.write(entry)
         self.entries.append(entry)
+        self._tally(entry)
 
     def _now(self) -> float:
         return time.perf_counter() - self._origin
@@ -173,12 +197,14 @@ class Runner:
 
     def _run_block(self, unit: int) -> str:
         """One launch of both arms and the pairs inside it; returns the unit's state."""
-        coins = schedule.plan_unit(self.seed, unit, "resident", self.plan["pairs"])
+        coins = self._coins(unit)
         order = [_LETTERS[letter] for letter in coins.launch]
         rounds = 1 + self.plan["warmup"] + len(coins.pairs)  # launching counts as one
         for arm in order:
             self._hook("prepare", arm)
+        self._fill_page_cache()
         before = self.sampler.scan()
+        after = None
         state = "complete"
         with contextlib.ExitStack() as stack:
             running: dict[str, ArmProcess] = {}
@@ -198,7 +224,12 @@ class Runner:
                 for number, letters in enumerate(coins.pairs):
                     done = 1 + self.plan["warmup"] + number
                     self._step(unit, done, rounds, f"pair {number + 1} of {len(coins.pairs)}")
-                    self._pair(unit, number, letters, running)
+                    if coins.cores:
+                        self._duet(unit, number, letters, coins.cores[number], running)
+                    else:
+                        self._pair(unit, number, letters, running)
+                # While the arms live: the run-queue wait of their threads is lost with them.
+                after = self.sampler.scan()
                 for arm in order:
                     self._fingerprint(unit, arm, running[arm], "end")
                 for arm in order:
@@ -206,8 +237,61 @@ class Runner:
             except VoidSlot as void:
                 self._void(unit, void)
                 state = "void"
-        self._load(unit, before)
+        self._load(unit, before, after or self.sampler.scan())
         return state
+
+    def _fill_page_cache(self) -> None:
+        """Put the scenario's inputs into the state of the page cache that it asks for; not timed."""
+        if self.question.page_cache is None:
+            return
+        root = self.resolved.root
+        share = pagecache.prepare(self.question.page_cache, [root / path for path in self.question.inputs])
+        wanted = 1.0 if self.question.page_cache == "warm" else 0.0
+        if abs(share - wanted) > 0.01:
+            self._note(
+                "page-cache", None, f"{share:.0%} of the inputs' bytes were cached before a slot, not {wanted:.0%}"
+            )
+
+    def _coins(self, unit: int) -> schedule.UnitPlan:
+        return schedule.plan_unit(
+            self.seed, unit, self.plan["mode"], self._pairs_in_block(), bool(self.plan.get("quads"))
+        )
+
+    def _pairs_in_block(self) -> int:
+        """What the plan says; after a pilot, what balances the cost of launches against the spread they average."""
+        pilot = self.plan.get("pilot")
+        if pilot is None or self.plan["mode"] == "process":
+            return self.plan["pairs"]
+        closed = sorted(unit.unit for unit in records.of(self.entries, records.Unit) if unit.state == "complete")
+        if len(closed) < pilot:
+            return self.plan["pairs"]
+        last = closed[pilot - 1]
+        first = [entry for entry in self.entries if getattr(entry, "unit", None) is None or entry.unit <= last]
+        return planning.pairs_in_block(planning.pilot(first))
+
+    def _described(self, unit: int, arm: str) -> Arm:
+        """The arm that is launched as `arm` in a unit: in a null control A's program plays both."""
+        return self.resolved.a if schedule.is_control(self.plan, unit) else self.resolved.arms[arm]
+
+    def _duet(self, unit: int, number: int, letters: str, cores: str, running: dict[str, ArmProcess]) -> None:
+        """Both arms at the same moment, each on its own half of the cores; coins say who starts and who sits where."""
+        available = sorted(os.sched_getaffinity(0))
+        halves = {"A": available[: len(available) // 2], "B": available[len(available) // 2 :]}
+        for seat, letter in zip("AB", cores):
+            running[_LETTERS[letter]].move(halves[seat])
+        order = [_LETTERS[letter] for letter in letters]
+        command = protocol.Iterate("steady")
+        counters = {arm: self.sampler.counters([running[arm].pid]) for arm in order}
+        sent: dict[str, tuple[float, float]] = {}
+        for arm in order:
+            at = self._now()
+            with self._naming(arm, number):
+                sent[arm] = (at, running[arm].send(command))
+        for position, arm in enumerate(order):
+            with self._naming(arm, number):
+                reply, outside = running[arm].answer(command, sent[arm][1], self._patience(arm))
+            around = load.between(counters[arm], self.sampler.counters([running[arm].pid]))
+            self._write(self._slot(unit, arm, "steady", sent[arm][0], reply, outside, number, position, load=around))
 
     def _pair(self, unit: int, number: int, letters: str, running: dict[str, ArmProcess]) -> None:
         pids = {arm: arm_process.pid for arm, arm_process in running.items()}
@@ -231,12 +315,42 @@ class Runner:
         idle_before = idle.cpu_seconds() if idle is not None and pair is not None else None
         at = self._now()
         with self._naming(arm, pair):
-            reply, outside = running[arm].ask(protocol.Iterate(phase), self.question.timeout)
+            reply, outside = running[arm].ask(protocol.Iterate(phase), self._patience(arm))
+        self._seen(arm, outside)
         self._first_iteration(arm, outside)
         around = {}
         if counters is not None:
             around = load.between(counters, self.sampler.counters([running[arm].pid]))
-        slot = records.Slot(
+        slot = self._slot(
+            unit,
+            arm,
+            phase,
+            at,
+            reply,
+            outside,
+            pair,
+            position,
+            startup_seconds=None if pair is None else self._ready.pop(arm, None),
+            idle_cpu_seconds=None if idle_before is None else idle.cpu_seconds() - idle_before,
+            load=around,
+        )
+        self._write(slot)
+        return slot
+
+    def _slot(
+        self,
+        unit: int,
+        arm: str,
+        phase: str,
+        at: float,
+        reply: protocol.Iteration,
+        outside: float,
+        pair: int | None,
+        position: int | None,
+        **more,
+    ) -> records.Slot:
+        """The entry of one iteration, from what the arm said of it."""
+        return records.Slot(
             unit=unit,
             arm=arm,
             phase=phase,
@@ -251,76 +365,92 @@ class Runner:
             work=reply.work,
             counters=reply.counters,
             totals=reply.totals,
-            startup_seconds=None if pair is None else self._ready.pop(arm, None),
-            idle_cpu_seconds=None if idle_before is None else idle.cpu_seconds() - idle_before,
-            load=around,
+            **more,
         )
-        self._write(slot)
-        return slot
 
     # ---------------------------------------------------------------------------------------------- process mode
 
     def _run_pair(self, unit: int) -> str:
-        """One pair of whole processes; returns the unit's state."""
-        coins = schedule.plan_unit(self.seed, unit, "process", 1)
-        state = "complete"
-        for position, letter in enumerate(coins.pairs[0]):
-            arm = _LETTERS[letter]
-            self._step(unit, position, 2, f"arm {letter}")
-            self._hook("prepare", arm)
-            before = self.sampler.scan()
-            try:
-                if self.resolved.arms[arm].speaks_protocol:
-                    self._protocol_process(unit, arm, position)
-                else:
-                    self._command_process(unit, arm, position)
-            except VoidSlot as void:
-                self._void(unit, void)
-                state = "void"
-            self._load(unit, before, arm, position)
-            if state == "void":
-                break
-        return state
+        """One pair of whole processes, two as a quad; returns the unit's state."""
+        for pair, letters in enumerate(self._coins(unit).pairs):
+            for position, letter in enumerate(letters):
+                if not self._run_process(unit, pair, position, letter):
+                    return "void"
+        return "complete"
 
-    def _protocol_process(self, unit: int, arm: str, position: int) -> None:
-        with self._launch(unit, arm, position) as running, self._naming(arm, 0):
+    def _run_process(self, unit: int, pair: int, position: int, letter: str) -> bool:
+        """One slot of process mode with its load; False when it was void."""
+        arm = _LETTERS[letter]
+        self._step(unit, position, 2, f"arm {letter}")
+        self._hook("prepare", arm)
+        self._fill_page_cache()
+        before = self.sampler.scan()
+        counted = True
+        try:
+            run = self._protocol_process if self._described(unit, arm).speaks_protocol else self._command_process
+            slot = run(unit, arm, pair, position)
+            if self.question.metric == "instructions":
+                slot = self._count(unit, arm, slot)
+            self._write(slot)
+        except VoidSlot as void:
+            self._void(unit, void)
+            counted = False
+        self._load(unit, before, self.sampler.scan(), arm, position)
+        return counted
+
+    def _count(self, unit: int, arm: str, slot: records.Slot) -> records.Slot:
+        """The slot with the instructions of another run of the same arm, under callgrind."""
+        described = self._described(unit, arm)
+        with (
+            caches.environment(described, self.resolved.root, cold=False) as environment,
+            self._naming(arm, slot.pair),
+        ):
+            found = instructions.count(
+                described.command,
+                cwd=described.cwd,
+                environment=environment,
+                speaks_protocol=described.speaks_protocol,
+                timeout=self.question.timeout,
+                warmup=self.plan["warmup"],
+            )
+        if found.forked:
+            self._note("forked", arm, f"arm '{described.name}': {found.forked} forked processes are not counted")
+        return msgspec.structs.replace(slot, counters={**slot.counters, "instructions": found.instructions})
+
+    def _protocol_process(self, unit: int, arm: str, pair: int, position: int) -> records.Slot:
+        with self._launch(unit, arm, position) as running, self._naming(arm, pair):
             self._check_comparable()
             self._setup(unit, arm, running)
             for _ in range(self.plan["warmup"]):
                 self._iterate(unit, arm, {arm: running}, "warmup")
             at = self._now()
-            reply, outside = running.ask(protocol.Iterate("steady"), self.question.timeout)
+            reply, outside = running.ask(protocol.Iterate("steady"), self._patience(arm))
+            self._seen(arm, outside)
             self._first_iteration(arm, outside)
             self._fingerprint(unit, arm, running, "end")
             ended = self._close(arm, running)
-            self._write(
-                records.Slot(
-                    unit=unit,
-                    arm=arm,
-                    phase="steady",
-                    index=reply.index,
-                    at=at,
-                    seconds=reply.seconds,
-                    cpu_seconds=reply.cpu_seconds,
-                    pair=0,
-                    position=position,
-                    outside_seconds=outside,
-                    units=reply.units,
-                    work=reply.work,
-                    counters=reply.counters,
-                    totals=reply.totals,
-                    process_seconds=ended.seconds,
-                    process_cpu_seconds=ended.cpu_seconds,
-                    startup_seconds=self._ready.pop(arm),
-                    peak_rss_bytes=ended.peak_rss_bytes,
-                )
+            slot = self._slot(
+                unit,
+                arm,
+                "steady",
+                at,
+                reply,
+                outside,
+                pair,
+                position,
+                process_seconds=ended.seconds,
+                process_cpu_seconds=ended.cpu_seconds,
+                startup_seconds=self._ready.pop(arm),
+                peak_rss_bytes=ended.peak_rss_bytes,
             )
+            return msgspec.structs.replace(slot, counters={**ended.counters, **slot.counters})
 
-    def _command_process(self, unit: int, arm: str, position: int) -> None:
+    def _command_process(self, unit: int, arm: str, pair: int, position: int) -> records.Slot:
         stale = _modified(self._cwd(arm), self.question.outputs)
         at = self._now()
-        with self._launch(unit, arm, position) as running, self._naming(arm, 0):
-            ended = running.wait(self.question.timeout)
+        with self._launch(unit, arm, position) as running, self._naming(arm, pair):
+            ended = running.wait(self._patience(arm))
+            self._seen(arm, ended.seconds)
             said = _Said(ended, self._cwd(arm), self.question.outputs, stale)
             if ended.left_behind:
                 what = "process" if ended.left_behind == 1 else "processes"
@@ -331,26 +461,24 @@ class Runner:
                     "they were ended, and their work until then counts as its own",
                 )
             self._output(unit, arm, said, "end")
-            self._write(
-                records.Slot(
-                    unit=unit,
-                    arm=arm,
-                    phase="steady",
-                    index=0,
-                    at=at,
-                    seconds=ended.seconds,
-                    cpu_seconds=ended.cpu_seconds,
-                    pair=0,
-                    position=position,
-                    outside_seconds=ended.seconds,
-                    units=said.units,
-                    work=said.work,
-                    counters=said.counters,
-                    totals=said.totals,
-                    process_seconds=ended.seconds,
-                    process_cpu_seconds=ended.cpu_seconds,
-                    peak_rss_bytes=ended.peak_rss_bytes,
-                )
+            return records.Slot(
+                unit=unit,
+                arm=arm,
+                phase="steady",
+                index=0,
+                at=at,
+                seconds=ended.seconds,
+                cpu_seconds=ended.cpu_seconds,
+                pair=pair,
+                position=position,
+                outside_seconds=ended.seconds,
+                units=said.units,
+                work=said.work,
+                counters={**ended.counters, **said.counters},
+                totals=said.totals,
+                process_seconds=ended.seconds,
+                process_cpu_seconds=ended.cpu_seconds,
+                peak_rss_bytes=ended.peak_rss_bytes,
             )
 
     def _output(self, unit: int, arm: str, said: "_Said", when: str) -> None:
@@ -361,6 +489,13 @@ class Runner:
                     unit=unit, arm=arm, when=when, work=said.work, digests=said.digests, totals=said.fingerprint_totals
                 )
             )
+
+    def _patience(self, arm: str) -> float:
+        """How long to wait for an iteration: a hang is known sooner than by the time-out once some are over."""
+        return patience(self._longest.get(arm, ()), self.question.timeout)
+
+    def _seen(self, arm: str, outside: float) -> None:
+        self._longest[arm] = (max(outside, *self._longest.get(arm, (0.0,))),)
 
     def _first_iteration(self, arm: str, outside: float) -> None:
         if arm in self._starting:
@@ -374,7 +509,7 @@ class Runner:
     @contextlib.contextmanager
     def _launch(self, unit: int, arm: str, order: int):
         """Start an arm and read its header; whatever happens inside, its process tree is ended afterwards."""
-        described = self.resolved.arms[arm]
+        described = self._described(unit, arm)
         cold = self.question.metric == "startup_seconds"
         with contextlib.ExitStack() as stack:
             environment = stack.enter_context(caches.environment(described, self.resolved.root, cold))
@@ -389,6 +524,7 @@ class Runner:
                     memory_limit=self.question.memory_limit,
                     nice=self.question.nice,
                     pin=self.question.pin,
+                    measure_memory=self.question.metric == "peak_rss_bytes",
                 )
             stack.callback(running.end)
             header = None
@@ -451,10 +587,10 @@ class Runner:
         self.progress.note(f"arm '{name}', {self._unit_word()} {unit + 1}: void ({entry.reason}): {entry.message}")
 
     def _unit_word(self) -> str:
-        return "block" if self.plan["mode"] == "resident" else "pair"
+        return "pair" if self.plan["mode"] == "process" else "block"
 
-    def _load(self, unit: int, before, arm: str | None = None, position: int | None = None) -> None:
-        fields = self.sampler.difference(before, self.sampler.scan(), [os.getpid()])
+    def _load(self, unit: int, before, after, arm: str | None = None, position: int | None = None) -> None:
+        fields = self.sampler.difference(before, after, [os.getpid()])
         self._write(records.Load(unit=unit, arm=arm, position=position, **fields))
 
     def _step(self, unit: int, done: int, of: int, what: str) -> None:

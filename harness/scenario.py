@@ -14,16 +14,6 @@ from harness.errors import ConfigurationError, sentence
 from harness.worker import nearest
 
 FOLDER = "scenarios"
-#: metrics of the clock, the process and the machine; any other word must be a counter that the arms report
-METRICS = (
-    "seconds",
-    "cpu_seconds",
-    "seconds_per_unit",
-    "cpu_seconds_per_unit",
-    "startup_seconds",
-    "peak_rss_bytes",
-)
-
 Text = Annotated[str, msgspec.Meta(description="a string")]
 Flag = Annotated[bool, msgspec.Meta(description="true or false")]
 Texts = Annotated[list[str], msgspec.Meta(description="a list of strings")]
@@ -72,7 +62,15 @@ class Question(_Table, frozen=True, kw_only=True):
         "exact"
     )
     totals_rtol: NotNegative = 1e-12
+    inputs: Texts = []  # files or folders that `page_cache` is about
     outputs: Texts = []
+    page_cache: (
+        Annotated[
+            Literal["warm", "cold", "own-files-evicted"],
+            msgspec.Meta(description="'warm', 'cold' or 'own-files-evicted'"),
+        ]
+        | None
+    ) = None
     cwd: Text | None = None
     stdin: Text | None = None
     shell: Flag = False  # commands given as one string go to /bin/sh
@@ -107,22 +105,34 @@ class Arm(_Table, frozen=True, kw_only=True):
 
 
 class Schedule(_Table, frozen=True, kw_only=True):
-    """The table [schedule]."""
+    """The table [schedule].
 
-    mode: Annotated[Literal["resident", "process"], msgspec.Meta(description="'resident' or 'process'")] = "resident"
-    blocks: AtLeast1 = 8
-    pairs: AtLeast1 | None = None  # in a block (resident, 10), or in all (process, 8)
+    Without `blocks` (in process mode without `pairs`) a comparison looks at its units group-sequentially and stops when
+    they decide; with it the number of units is fixed.
+    """
+
+    mode: Annotated[
+        Literal["resident", "process", "duet"], msgspec.Meta(description="'resident', 'process' or 'duet'")
+    ] = "resident"
+    blocks: AtLeast1 | None = None
+    pairs: AtLeast1 | None = None  # in a block; in process mode in all
     warmup: AtLeast0 = 2
     seed: AtLeast0 | None = None
+    quads: Flag = False  # one coin orders two pairs in a row, ABBA or BAAB
+    control: Flag = False  # every second unit compares A with itself
+    anytime: Flag = False  # stop by the sign martingale, after any unit
+    pilot: Annotated[int, msgspec.Meta(ge=4, description="a whole number of at least 4")] | None = None
+    time_budget: Seconds | None = None
 
     @property
-    def units(self) -> int:
-        """How many independent units are planned: pairs in process mode, blocks otherwise."""
-        return self.pairs_or_default if self.mode == "process" else self.blocks
+    def fixed_units(self) -> int | None:
+        """How many independent units are asked for (pairs in process mode, blocks otherwise); None: stop by looks."""
+        return self.pairs if self.mode == "process" else self.blocks
 
     @property
-    def pairs_or_default(self) -> int:
-        return self.pairs if self.pairs is not None else (8 if self.mode == "process" else 10)
+    def pairs_in_block(self) -> int:
+        """Pairs of a unit: one in process mode."""
+        return 1 if self.mode == "process" else (self.pairs or 10)
 
 
 class Gate(_Table, frozen=True, kw_only=True):
@@ -277,6 +287,21 @@ def parse(data: dict[str, Any], source: str) -> Scenario:
                 raise ConfigurationError(
                     sentence(f"{source}: arms.{name}.{key}", "a number, a string, true, false or a list", _shown(value))
                 )
+    if question.page_cache and not question.inputs:
+        raise ConfigurationError(
+            sentence(
+                f"{source}: scenario.page_cache", "scenario.inputs to say which files it is about", "none", "add it"
+            )
+        )
+    if question.metric == "instructions" and scenario.schedule.mode != "process":
+        raise ConfigurationError(
+            sentence(
+                f"{source}: schedule.mode",
+                "'process' for metric 'instructions'",
+                f"'{scenario.schedule.mode}'",
+                "callgrind counts whole processes",
+            )
+        )
     if question.predict.ratio is not None and not 0 < question.predict.ratio[0] <= question.predict.ratio[1]:
         raise ConfigurationError(
             sentence(

@@ -255,7 +255,8 @@ def _git(folder: Path, *words: str) -> str | None:
 
 
 def _revision(folder: Path) -> dict:
-    commit = _git(folder, "rev-parse", "HEAD")
+    # Under callgrind git's own instructions would be counted as the arm's, and they vary from run to run.
+    commit = None if os.environ.get("HARNESS_COUNTS_INSTRUCTIONS") else _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return {"commit": None, "dirty": None}
     return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}

@@ -77,7 +77,7 @@ def iterations(material: Material) -> dict[str, dict]:
     }
     for slot in material.of(records.Slot):
         value = metric_value(slot, summary["metric"], launches.get((slot.unit, slot.arm)))
-        if value is None or not math.isfinite(value):
+        if value is None or not math.isfinite(value) or slot.unit not in position:  # null controls are no units
             continue
         series[slot.arm]["units"][position[slot.unit]].append((slot.phase, value))
         if slot.phase == "steady" and slot.unit in kept:
