@@ -90,6 +90,7 @@ def test_torch_entries_equal_numpy_ones_and_do_not_collide_with_them():
         src, dst = cache.get(5, True, device)
         assert [src.tolist(), dst.tolist()] == [e.tolist() for e in graph.edge_index(5, True)]
     assert (len(cache), cache.counters.hits) == (2, 1)
+    assert cache.get(5, True, "meta")[0].device.type == "meta"  # another device, without needing one
     src, _ = cache.get(5, True, "cpu")
     assert (src.dtype, src.is_contiguous(), str(src.device)) == (torch.int64, True, "cpu")
 
