@@ -157,9 +157,9 @@ def warm_constants(device, dtype) -> None:
 
 def _linear_dense(x: torch.Tensor, weight: torch.Tensor, subgroup: bool) -> torch.Tensor:
     full = torch.einsum("yxa,aij->yixj", weight, _basis(subgroup, weight.device, weight.dtype))
-    flat = x.reshape(*x.shape[:-2], -1)  # (…, C·16)
-    out = flat @ full.reshape(full.shape[0] * 16, -1).T.to(flat.dtype)
-    return out.unflatten(-1, (-1, 16))
+    flat = x.flatten(-2)  # (…, C·16)
+    out = flat @ full.flatten(2).flatten(0, 1).T.to(flat.dtype)
+    return out.unflatten(-1, (weight.shape[0], 16))
 
 
 def _linear_sparse(x: torch.Tensor, weight: torch.Tensor, subgroup: bool) -> torch.Tensor:
@@ -316,4 +316,4 @@ def sdp_attention(q_mv, k_mv, v_mv, q_s=None, k_s=None, v_s=None, **attn_kwargs)
         q, k, v = (torch.cat([mv, s], dim=-1) for mv, s in ((q, q_s), (k, k_s), (v, v_s)))
     out = scaled_dot_product_attention(q, k, v, **attn_kwargs)
     split = v_mv.shape[-2] * 16
-    return out[..., :split].unflatten(-1, (-1, 16)), out[..., split:] if all(given) else None
+    return out[..., :split].unflatten(-1, v_mv.shape[-2:]), out[..., split:] if all(given) else None

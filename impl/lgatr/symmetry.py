@@ -67,8 +67,9 @@ def deviation(function, multivectors: torch.Tensor, transformation: torch.Tensor
     def pair(result):
         return result if isinstance(result, tuple) else (result, None)
 
-    mv, s = pair(function(multivectors, *others))
-    moved_mv, moved_s = pair(function(apply(wide, multivectors), *others))
+    with torch.no_grad():
+        mv, s = pair(function(multivectors, *others))
+        moved_mv, moved_s = pair(function(apply(wide, multivectors), *others))
     expected = apply(wide, mv.double())
     worst = float((moved_mv.double() - expected).abs().max() / expected.abs().max())
     if s is not None and s.numel():
