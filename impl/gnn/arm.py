@@ -29,6 +29,7 @@ class Gnn(worker.Workload):
     hidden, rounds, classes     the network
     drop : str                  features, by comma, replaced by a constant: a worse network on purpose
     seed, epochs, threads : int
+    rate : float                learning rate of the first epoch
     """
 
     name = "gnn"
@@ -50,6 +51,7 @@ class Gnn(worker.Workload):
         "drop": "",
         "seed": 1,
         "epochs": 1,
+        "rate": 2e-3,
         "threads": 1,
     }
     packages = ("numpy", "torch", "dgl")
@@ -64,6 +66,8 @@ class Gnn(worker.Workload):
                             ("rounds", 1), ("classes", 2), ("epochs", 1), ("threads", 1), ("seed", 0)):  # fmt: skip
             if p[name] < least:
                 raise worker.Fault(name, f"a whole number of at least {least}", str(p[name]), "")
+        if p["rate"] <= 0:
+            raise worker.Fault("rate", "a number above 0", str(p["rate"]), "")
         if p["precision"] != "float32" and p["backend"] != "dense":
             raise worker.Fault("precision bfloat16", "the backend dense", p["backend"], "")
         self.folder = self.last = None
@@ -111,7 +115,7 @@ class Gnn(worker.Workload):
 
         p = self.parameters
         return Options(
-            epochs=epochs, seed=p["seed"], events=p["batch_events"], edges=p["batch_edges"], rate=2e-3, decay=0.75,
+            epochs=epochs, seed=p["seed"], events=p["batch_events"], edges=p["batch_edges"], rate=p["rate"], decay=0.75,
             drop=tuple(filter(None, p["drop"].split(","))), precision=p["precision"], allow_slow=True,
         )  # fmt: skip
 
