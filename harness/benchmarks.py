@@ -1,5 +1,6 @@
 """`harness ab pytest:PATH@rev pytest:PATH`: every pytest-benchmark test is a comparison of its own, Holm across them.
 
+PATH is what pytest takes: a folder, a file, or one test by its node id (file::test), from the project's root.
 Benchmarks are paired by node id, relative to PATH; those on one side only are named. Each pair is measured by the same
 engine as any two arms, into reports/pytest-<name>/, and the run as a whole has its summary.json in
 reports/pytest-<digest8>/.
@@ -224,7 +225,7 @@ def _parse(text: str, root: Path) -> tuple[str, str | None]:
         )
     if rev:
         revision.commit_of(root, rev, f"'{text}'")
-    elif not (root / path).exists():
+    elif not (root / path.partition("::")[0]).exists():
         raise ConfigurationError(sentence(text, f"a file or folder of tests in {root}", f"no '{path}'"))
     return path, rev or None
 

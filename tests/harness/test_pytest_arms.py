@@ -75,6 +75,7 @@ def test_the_same_ids_of_two_revisions_are_compared_and_the_others_named(project
 
 def test_an_interrupted_run_goes_on_with_what_is_missing(project):
     options = {"overrides": {"schedule.blocks": 1, "schedule.pairs": 1}, "command": ["ab"], "start": project}
+    assert benchmarks._parse("pytest:bench/test_work.py::test_work", project) == ("bench/test_work.py::test_work", None)
     write(project, {"bench/test_more.py": "def test_more(benchmark):\n    assert benchmark(int) == 0\n"})
     (project / "bench" / "test_new.py").unlink()
     folder, whole = benchmarks.compare("pytest:bench", "pytest:bench", quiet=True, **options)
