@@ -574,7 +574,11 @@ class Analysis:
         longer or shorter together than pairs that ran BA. None in duet mode, and where a pair has no ratio.
         """
         units = self.kept
-        if not units or self.mode == "duet" or any(len(unit.ratios) < len(unit.pairs) for unit in units):
+        if (
+            not units
+            or self.mode == "duet"
+            or any(unit.value is None or len(unit.ratios) < len(unit.pairs) for unit in units)
+        ):
             return None
         seconds, totals, orders = [], [], []
         for unit in units:

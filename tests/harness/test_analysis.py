@@ -442,3 +442,30 @@ def test_units_are_there_for_the_pages():
     assert found[0].why == "crash of a"
     assert found[1].value == pytest.approx(0.05)
     assert found[1].foreign == 0.2
+
+
+@pytest.mark.parametrize("plan", [{}, {"fixed": False}, {"method": "anytime"}, {"control": True}, {"quads": True}])
+@pytest.mark.parametrize("mode", ["resident", "process"])
+def test_a_record_that_lacks_any_of_its_entries_still_has_a_verdict(mode, plan):
+    """Whatever an interruption, a crash or another version left out: an answer, never an exception."""
+    chance = random.Random(f"{mode} {sorted(plan)}")
+    for _ in range(12):
+        n = chance.randint(0, 14)
+        blocks = []
+        for u in range(n):
+            block = made.unit(u, [chance.gauss(0.02, 0.03)] * 2, mode="resident", foreign=chance.random(), close=False)
+            if chance.random() < 0.1:
+                block += made.void(u, chance.choice("ab"))
+            else:
+                block.append(records.Unit(unit=u, state="complete"))
+            blocks.append(block)
+        entries = made.record(blocks, mode=mode, units=8, plan=plan, limits={"foreign_cores": 0.9})
+        entries = [entries[0]] + [entry for entry in entries[1:] if chance.random() < 0.95]
+        found = summarise(entries)
+        assert found["verdict"]["word"] in analysis.gate.EXIT_CODES
+        assert found["verdict"]["reason"]
+        json.dumps(found, allow_nan=False)
+        step = analysis.next_step(entries)
+        assert step.go == (step.reason == "")
+        if found["units"]["kept"] < 6:
+            assert found["verdict"]["word"] in ("inconclusive", "unfit", "wrong-result", "regression")
