@@ -31,6 +31,8 @@ from harness import load, protocol
 from harness.errors import ConfigurationError, UnfitError, sentence
 
 #: bytes of each stream that are kept, from its end
+#: bytes by which the own high-water mark may be read too low: the kernel counts pages in batches on each core
+_RSS_SLACK = 4 << 20
 STDERR_KEPT = 32 << 10
 STDOUT_KEPT = 1 << 20
 #: seconds between SIGTERM and SIGKILL; and until a process that even SIGKILL does not end is left to the guard
