@@ -140,11 +140,20 @@ def resolve(
 
 
 def _checked(resolved: Resolved) -> Resolved:
-    """Refuse a standard input that is not there before anything is built or measured."""
+    """Refuse keys for commands where no command is, and a standard input that is not there, before anything is done."""
+    question = resolved.scenario.scenario
+    for key in ("stdin", "outputs"):
+        if getattr(question, key) and any(arm.speaks_protocol for arm in resolved.arms.values()):
+            raise ConfigurationError(
+                sentence(
+                    f"scenario.{key}",
+                    "two arms that are commands",
+                    "one that speaks the worker protocol",
+                    "its commands come on standard input" if key == "stdin" else "its fingerprint says what it made",
+                )
+            )
     if resolved.stdin is not None and not resolved.stdin.is_file():
-        raise ConfigurationError(
-            sentence("scenario.stdin", f"a file below {resolved.base}", f"'{resolved.scenario.scenario.stdin}'")
-        )
+        raise ConfigurationError(sentence("scenario.stdin", f"a file below {resolved.base}", f"'{question.stdin}'"))
     return resolved
 
 

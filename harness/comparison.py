@@ -221,6 +221,8 @@ def run_once(reference: str, *, parameters, overrides, warmup: int, iterations: 
     arm, question = resolved.a, resolved.scenario.scenario
     timeout = question.timeout
     try:
+        for hook in ("setup", "prepare"):
+            runner.run_hook(resolved, arm, hook)
         with (
             caches.environment(arm, resolved.root, cold=False) as environment,
             ArmProcess(
@@ -247,6 +249,8 @@ def run_once(reference: str, *, parameters, overrides, warmup: int, iterations: 
     except VoidSlot as void:
         say(void.stderr.rstrip() or "(the arm printed nothing on standard error)")
         raise ConfigurationError(f"arm '{arm.name}': {void.reason}: {void.message}") from None
+    finally:
+        runner.run_hook(resolved, arm, "cleanup")
     measured = {name: getattr(ended, name) for name in ("exit_code", "seconds", "cpu_seconds", "peak_rss_bytes")}
     say(json.dumps({"kind": "exit", **measured}))
 

@@ -121,23 +121,7 @@ class Runner:
         return records.End(state="complete", message=step.reason)
 
     def _hook(self, name: str, arm: str) -> None:
-        """Run the scenario's setup, prepare or cleanup command as an arm would be run; not timed.
-
-        Raises UnfitError when it fails: what it should have made ready is not.
-        """
-        command = getattr(self.question, name)
-        if command is None:
-            return
-        described = self.resolved.arms[arm]
-        words = scenario.words(command, self.question.shell, f"scenario.{name}")
-        try:
-            with (
-                caches.environment(described, self.resolved.root, cold=False) as environment,
-                ArmProcess(words, cwd=described.cwd, environment=environment, speaks_protocol=False) as running,
-            ):
-                running.wait(self.question.timeout)
-        except VoidSlot as void:
-            raise UnfitError(f"{name} of arm '{described.name}' failed: {void.message}") from None
+        run_hook(self.resolved, self.resolved.arms[arm], name)
 
     def _clean_up(self) -> None:
         """Run the cleanup command for every arm that was set up."""
@@ -640,6 +624,26 @@ class Runner:
     def _rerun_failed(self, unit: int, arm: str, void: VoidSlot) -> None:
         self._void_of = None
         self._write(records.Note(about="rerun", unit=unit, arm=arm, message=void.message))
+
+
+def run_hook(resolved: Resolved, arm: Arm, name: str) -> None:
+    """Run the scenario's setup, prepare or cleanup command, if there is one, as an arm would be run; not timed.
+
+    Raises UnfitError when it fails: what it should have made ready is not.
+    """
+    question = resolved.scenario.scenario
+    command = getattr(question, name)
+    if command is None:
+        return
+    words = scenario.words(command, question.shell, f"scenario.{name}")
+    try:
+        with (
+            caches.environment(arm, resolved.root, cold=False) as environment,
+            ArmProcess(words, cwd=arm.cwd, environment=environment, speaks_protocol=False) as running,
+        ):
+            running.wait(question.timeout)
+    except VoidSlot as void:
+        raise UnfitError(f"{name} of arm '{arm.name}' failed: {void.message}") from None
 
 
 def check_headers(a: Arm, b: Arm, first: dict, second: dict) -> None:

@@ -89,6 +89,37 @@ def test_commands_are_split_as_a_shell_would(project):
     assert found.scenario.name != arms.resolve("cat d", "cat 'a b' c", start=project).scenario.name
 
 
+def test_a_shell_gets_commands_that_are_one_string(project):
+    path = project / "scenarios" / "other.toml"
+    runs = "[arms.{0}.run]\ncommand = {1}\n"
+    path.write_text(
+        '[scenario]\nname = "other"\n[schedule]\nmode = "process"\n'
+        + runs.format("one", '"cat a | cat"')
+        + runs.format("two", '["cat", "a | b"]')
+    )
+    found = arms.resolve("other:one", "other:two", start=project)
+    assert found.a.command[1:] == ["a", "|", "cat"]
+    assert found.b.command[1:] == ["a | b"]
+    found = arms.resolve("other:one", "other:two", start=project, overrides={"scenario.shell": True})
+    assert found.a.command == ["/bin/sh", "-c", "cat a | cat"]
+    assert found.b.command[1:] == ["a | b"]
+    assert not found.a.speaks_protocol
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "hint"),
+    [
+        ("stdin", "scenarios/other.toml", "its commands come on standard input"),
+        ("outputs", ["out/*"], "its fingerprint says what it made"),
+    ],
+)
+def test_keys_for_commands_are_refused_where_an_arm_speaks_the_protocol(project, key, value, hint):
+    overrides = {f"scenario.{key}": value}
+    assert refusal(
+        ConfigurationError, "grouping:grouped", "grouping:per-frame", start=project, overrides=overrides
+    ) == (f"scenario.{key}: expected two arms that are commands, found one that speaks the worker protocol; {hint}")
+
+
 def test_outputs_of_commands_are_compared_exactly(project):
     found = arms.resolve("cat a", "cat b", start=project, overrides={"scenario.outputs": ["out/*"]})
     assert found.scenario.scenario.fingerprint == "exact"

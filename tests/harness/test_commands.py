@@ -308,6 +308,15 @@ def test_the_options_for_commands_reach_the_scenario(tmp_path, harness):
     assert harness("ab", "true", "true", "--cwd", "below", "--pairs", "1", cwd=tmp_path).returncode == 2
 
 
+def test_run_shows_what_a_command_prints_between_its_hooks(tmp_path, harness):
+    settings = ("-s", "scenario.setup='touch made'", "-s", "scenario.cleanup='mv made gone'")
+    done = harness("run", "ls", *settings, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "made\n" in done.stdout
+    assert json.loads(done.stdout.splitlines()[-1])["exit_code"] == 0
+    assert (tmp_path / "gone").exists()
+
+
 def test_a_missing_interpreter_is_unfit(tmp_path, harness):
     done = harness("ab", "python9.99 old.py", "python3 new.py", cwd=tmp_path)
     assert done.returncode == 4

@@ -164,6 +164,18 @@ def test_overlays_go_into_a_private_copy_and_are_part_of_its_key(project):
     assert heard
 
 
+def test_the_build_sees_the_arms_environment_and_a_shell_if_asked(project):
+    settings = {"scenario__shell": True, "scenario__build": "make LOOPS=$LOOPS"}
+    found = compare(project, "sum:sum@HEAD", "sum:sum", arms__sum__run__env={"LOOPS": "4000"}, **settings)
+    assert loops(found) == {"a": 4000, "b": 4000}
+
+
+def test_the_working_directory_is_below_the_tree(project):
+    found = compare(project, "sum:sum@HEAD", "sum:sum", scenario__cwd="overlays", arms__sum__run__command="../sum")
+    assert found.entries[0].arms["a"]["cwd"].endswith("/overlays")
+    assert loops(found) == {"a": 3000, "b": 3000}
+
+
 @pytest.mark.parametrize(
     ("copy", "sentence"),
     [
