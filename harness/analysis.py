@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import fingerprint, gate, schedule, stats
+from harness import checks, fingerprint, gate, schedule, stats
 from harness import records as record
 
 SUMMARY_SCHEMA = 1
@@ -44,12 +44,8 @@ FUTILITY = 0.10
 LOAD_VARIES = 0.2
 #: pairs from which on load and position are adjusted for: of fewer, a slope explains too much
 ADJUSTED_FROM = 8
-#: p below which load depends on the arm, or the order changes what an arm costs
-SUSPICION = 0.01
 #: share of a core that an arm may use while it waits
 IDLE_LIMIT = 0.01
-#: values that are looked at for modes
-MODES_AT_MOST = 400
 
 
 @dataclass(frozen=True)
@@ -412,7 +408,7 @@ class Analysis:
     @property
     def load_depends_on_arm(self) -> bool:
         """Whether load is an outcome of the arm, so that neither adjusting for it nor setting aside is honest."""
-        return self.guard_p is not None and self.guard_p < SUSPICION
+        return self.guard_p is not None and self.guard_p < checks.SUSPICION
 
     def _ratios(self, unit: _UnitEntries, pairs: list[Pair], metric: str) -> list[float | None]:
         launches = {one.arm: one for one in unit.launches}
@@ -568,68 +564,43 @@ class Analysis:
 
     @cached_property
     def order(self) -> dict[str, Any] | None:
-        """What the second slot costs, whether the order changes what an arm costs, and serial correlation.
-
-        Carry-over is seen in the pairs' totals: were A dearer after B than B after A, pairs that ran AB would take
-        longer or shorter together than pairs that ran BA. None in duet mode, and where a pair has no ratio.
-        """
-        units = self.kept
-        if (
-            not units
-            or self.mode == "duet"
-            or any(unit.value is None or len(unit.ratios) < len(unit.pairs) for unit in units)
-        ):
+        """Position, carry-over and serial correlation; None in duet mode, and where a pair has no ratio."""
+        measured = all(unit.value is not None and len(unit.ratios) == len(unit.pairs) for unit in self.kept)
+        if not self.kept or not measured or self.mode == "duet":
             return None
-        seconds, totals, orders = [], [], []
-        for unit in units:
-            launches = {one.arm: one for one in self._units[unit.unit].launches}
-            shifts, sums, letters = [], [], []
-            for pair in unit.pairs:
-                a = math.log(metric_value(pair.a, self.metric, launches.get("a")))
-                b = math.log(metric_value(pair.b, self.metric, launches.get("b")))
-                shifts.append(b - a if pair.order == "AB" else a - b)
-                sums.append(a + b)
-                letters.append(pair.order)
-            seconds.append(float(stats.hodges_lehmann(shifts)))
-            totals.append(sums)
-            orders.append(letters)
-        position = {
-            "ratio": math.exp(float(stats.hodges_lehmann(seconds))),
-            "p": float(stats.signed_rank_p(seconds)),
-        }
-        return {
-            "position": position,
-            "carry_over": self._carry_over(totals, orders),
-            "serial": stats.lag_correlation([unit.value for unit in units]),
-        }
+        logs = [
+            [(pair.order, math.log(a), math.log(b)) for pair, a, b in self._pair_values(unit)] for unit in self.kept
+        ]
+        return checks.order(logs) | {"serial": stats.lag_correlation([unit.value for unit in self.kept])}
 
-    def _carry_over(self, totals: list[list[float]], orders: list[list[str]]) -> dict[str, Any] | None:
-        if all(len(unit) == 1 for unit in totals):
-            first = [unit[0] for unit, (order,) in zip(totals, orders) if order == "AB"]
-            second = [unit[0] for unit, (order,) in zip(totals, orders) if order == "BA"]
-            if not first or not second:
-                return None
-            difference = _median([x - y for x in first for y in second])
-            p = stats.rank_sum_p(first, second)
-        else:
-            inside = []
-            for unit, order in zip(totals, orders):
-                first = [total for total, letters in zip(unit, order) if letters == "AB"]
-                second = [total for total, letters in zip(unit, order) if letters == "BA"]
-                if first and second:
-                    inside.append(_median(first) - _median(second))
-            if not inside:
-                return None
-            difference = float(stats.hodges_lehmann(inside))
-            p = float(stats.signed_rank_p(inside))
-        weak = len(totals) < 16
-        return {"ratio": math.exp(difference), "p": p, "little_power": weak}
+    def _pair_values(self, unit: UnitResult) -> list[tuple[Pair, float | None, float | None]]:
+        """A unit's pairs with the metric of A and of B."""
+        launches = {one.arm: one for one in self._units[unit.unit].launches}
+        return [
+            (
+                pair,
+                metric_value(pair.a, self.metric, launches.get("a")),
+                metric_value(pair.b, self.metric, launches.get("b")),
+            )
+            for pair in unit.pairs
+        ]
+
+    @cached_property
+    def _measured(self) -> dict[str, list[float]]:
+        """All values of the kept units' slots by arm; slots without one are left out."""
+        found: dict[str, list[float]] = {"a": [], "b": []}
+        for unit in self.kept:
+            for _, *both in self._pair_values(unit):
+                for arm, value in zip("ab", both):
+                    if value is not None:
+                        found[arm].append(value)
+        return found
 
     @cached_property
     def doubts(self) -> tuple[str, ...]:
         """What forbids a verdict on the ratio."""
         found = (self.order or {}).get("carry_over")
-        if found and found["p"] < SUSPICION and abs(math.log(found["ratio"])) > math.log1p(self.margin):
+        if checks.carried_over(found, self.margin):
             return (
                 f"an arm costs something else after the other than before it (pairs AB against BA: "
                 f"{found['ratio']:.4f}, p = {found['p']:.2g}); warm up before every slot, or measure apart",
@@ -723,7 +694,7 @@ class Analysis:
             for slot in self.slots(unit.unit):
                 if slot.idle_cpu_seconds is not None and slot.seconds > 0:
                     found["b" if slot.arm == "a" else "a"].append(slot.idle_cpu_seconds / slot.seconds)
-        return {arm: _median(shares) for arm, shares in found.items()}
+        return {arm: checks.middle(shares) for arm, shares in found.items()}
 
     @cached_property
     def reader_notes(self) -> list[str]:
@@ -788,50 +759,28 @@ class Analysis:
         return gate.verdict(evidence)
 
     def _deterministic(self) -> gate.Verdict:
-        found: dict[str, list[float]] = {"a": [], "b": []}
-        for unit in self.kept:
-            for pair in unit.pairs:
-                for arm, slot in (("a", pair.a), ("b", pair.b)):
-                    found[arm].append(metric_value(slot, self.metric))
-        values = {arm: [value for value in values if value] for arm, values in found.items()}
+        values = {arm: [value for value in values if value] for arm, values in self._measured.items()}
         return gate.deterministic(values["a"], values["b"], self.margin, self.direction)
 
     # ---------------------------------------------------------------------------------- shapes of the distributions
 
     @cached_property
-    def modes(self) -> dict[str, Any] | None:
+    def modes(self) -> dict[str, Any]:
         """How many modes the slots have, and each arm's share in the slower one."""
-        found: dict[str, list[float]] = {"a": [], "b": []}
-        for unit in self.kept:
-            launches = {one.arm: one for one in self._units[unit.unit].launches}
-            for pair in unit.pairs:
-                for arm, slot in (("a", pair.a), ("b", pair.b)):
-                    value = metric_value(slot, self.metric, launches.get(arm))
-                    if value is not None and value > 0:
-                        found[arm].append(math.log(value))
-        every = max(1, (len(found["a"]) + len(found["b"])) // MODES_AT_MOST)
-        count, split = stats.modes(found["a"][::every] + found["b"][::every])
-        if split is None:
-            return {"count": 1, "split": None, "above": None}
-        above = {arm: sum(value > split for value in values) / len(values) for arm, values in found.items() if values}
-        return {"count": count, "split": math.exp(split), "above": above}
+        return checks.modes(*([value for value in self._measured[arm] if value > 0] for arm in "ab"))
 
     @cached_property
     def steady(self) -> dict[str, dict[str, Any] | None]:
-        """Per arm: the commonest class of its blocks' iterations, warm-up included, and the latest steady start."""
-        found: dict[str, dict[str, Any] | None] = {"a": None, "b": None}
+        """Per arm the class of its iterations, warm-up included."""
+        found: dict[str, dict[str, Any] | None] = {}
         for arm in ("a", "b"):
-            classes = []
+            series = []
             for unit in self.kept:
-                slots = [slot for slot in self._units[unit.unit].slots if slot.arm == arm]
-                series = [metric_value(slot, self.metric) for slot in sorted(slots, key=lambda slot: slot.at)]
-                if all(value is not None and value > 0 for value in series):
-                    classes.append(stats.steady_state(series))
-            classes = [one for one in classes if one[0] != "short"]
-            if classes:
-                names = Counter(name for name, _ in classes)
-                common = min(names, key=lambda name: (-names[name], name))
-                found[arm] = {"class": common, "start": max(start for name, start in classes if name == common)}
+                slots = sorted((slot for slot in self.slots(unit.unit) if slot.arm == arm), key=lambda slot: slot.at)
+                values = [metric_value(slot, self.metric) for slot in slots]
+                if all(value is not None and value > 0 for value in values):
+                    series.append(values)
+            found[arm] = checks.steady(series)
         return found
 
     def series(self, metric: str) -> list[float]:
@@ -853,7 +802,7 @@ class Analysis:
         interval = self.interval(values, bounds)
         verdict, tally = self.verdict, self.tally
         block, pair = stats.variance_components([unit.ratios for unit in kept])
-        median = math.exp(_median(values)) if values else None
+        median = math.exp(checks.middle(values)) if values else None
         return {
             "schema": SUMMARY_SCHEMA,
             "run": comparison.run,
@@ -936,14 +885,7 @@ class Analysis:
         return "scripted" if any(header.get("clock") == "scripted" for header in headers) else "wall"
 
     def _arm_values(self, arm: str) -> dict[str, float | None]:
-        found = []
-        for unit in self.kept:
-            launch = next((one for one in self._units[unit.unit].launches if one.arm == arm), None)
-            for pair in _measured(unit.pairs, self.metric):
-                value = metric_value(getattr(pair, arm), self.metric, launch)
-                if value is not None:
-                    found.append(value)
-        return {"median": _median(found), "least": min(found, default=None)}
+        return {"median": checks.middle(self._measured[arm]), "least": min(self._measured[arm], default=None)}
 
     def _sign(self) -> int:
         return -1 if self.direction == "higher" else 1
@@ -955,14 +897,7 @@ class Analysis:
 
     def _separated(self) -> bool | None:
         """Whether every B beats every A."""
-        found: dict[str, list[float]] = {"a": [], "b": []}
-        for unit in self.kept:
-            launches = {one.arm: one for one in self._units[unit.unit].launches}
-            for pair in _measured(unit.pairs, self.metric):
-                for arm, slot in (("a", pair.a), ("b", pair.b)):
-                    value = metric_value(slot, self.metric, launches.get(arm))
-                    if value is not None:
-                        found[arm].append(self._sign() * value)
+        found = {arm: [self._sign() * value for value in values] for arm, values in self._measured.items()}
         return max(found["b"]) < min(found["a"]) if found["a"] and found["b"] else None
 
     def _void_kinds(self, arm: str) -> dict[str, int]:
@@ -1032,10 +967,10 @@ class Analysis:
         top = sorted(cores.items(), key=lambda item: (-item[1], item[0]))[:TOP]
         return {
             "method": ", ".join(sorted({one.method for one in loads})) or None,
-            "median_cores": _median([one.foreign for one in loads if one.foreign is not None]),
+            "median_cores": checks.middle([one.foreign for one in loads if one.foreign is not None]),
             "worst_cores": _largest(one.foreign for one in loads),
-            "unattributed": _median([one.unattributed for one in loads if one.unattributed is not None]),
-            "steal": _median([one.steal for one in loads if one.steal is not None]),
+            "unattributed": checks.middle([one.unattributed for one in loads if one.unattributed is not None]),
+            "steal": checks.middle([one.steal for one in loads if one.steal is not None]),
             "top": [{"name": name, "cores": value} for name, value in top],
         }
 
@@ -1147,14 +1082,6 @@ def _largest(values) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _median(values: list[float]) -> float | None:
-    if not values:
-        return None
-    values = sorted(values)
-    middle = len(values) // 2
-    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
-
-
 def _bounds(interval: gate.Interval) -> dict[str, float | None]:
     """Estimate and interval as ratios; None where there is none, or an infinite one."""
     return {
@@ -1166,7 +1093,7 @@ def _bounds(interval: gate.Interval) -> dict[str, float | None]:
 def _asymmetric(interval: gate.Interval, values: list[float]) -> bool | None:
     if interval.low is None or math.isinf(interval.high - interval.low):
         return None
-    return abs(_median(values) - interval.estimate) > (interval.high - interval.low) / 2
+    return abs(checks.middle(values) - interval.estimate) > (interval.high - interval.low) / 2
 
 
 def _short(value: Any) -> str:

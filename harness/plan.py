@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from harness import schedule, stats
+from harness import checks, schedule, stats
 from harness.analysis import Analysis
 
 #: units beyond which a plan is refused: at one a second it would take most of an hour
@@ -71,9 +71,9 @@ def pilot(entries: list) -> Pilot:
         raise ValueError(f"expected a pilot of at least {PILOT_UNITS} complete units, found {len(units)}")
     block, pair = stats.variance_components([unit.ratios for unit in units])
     spans, ends = analysis.spans(units)
-    pair_seconds = _middle([span / max(1, len(unit.pairs)) for unit, span in zip(units, spans)])
-    whole = _middle(ends)
-    pairs = max(1, round(_middle([len(unit.pairs) for unit in units])))
+    pair_seconds = checks.middle([span / max(1, len(unit.pairs)) for unit, span in zip(units, spans)])
+    whole = checks.middle(ends)
+    pairs = max(1, round(checks.middle([len(unit.pairs) for unit in units])))
     return Pilot(
         units=len(units),
         unit_sd=float(stats.robust_sd([unit.value for unit in units], 0.0)),
@@ -202,9 +202,3 @@ def _span(seconds: float) -> str:
 def _sd_with(seen: Pilot, pairs: int) -> float:
     """What a unit's spread would be with another number of pairs in it."""
     return math.sqrt(seen.block_sd**2 + seen.pair_sd**2 / (0.955 * pairs))
-
-
-def _middle(values: list[float]) -> float:
-    values = sorted(values)
-    half = len(values) // 2
-    return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2

@@ -22,7 +22,7 @@ import harness
 from harness import analysis, records
 
 HOME = Path(harness.__file__).parent
-PURE = [HOME / f"{name}.py" for name in ("stats", "schedule", "gate", "fingerprint", "analysis")]
+PURE = [HOME / f"{name}.py" for name in ("stats", "schedule", "gate", "fingerprint", "checks", "analysis", "plan")]
 PURE += sorted((HOME / "report").glob("*.py"))
 FORBIDDEN_MODULES = {
     "asyncio",

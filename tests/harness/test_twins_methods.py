@@ -52,7 +52,7 @@ TWINS = {
     ),
     "the guard is skipped": (
         "analysis.Analysis.load_depends_on_arm",
-        "self.guard_p < SUSPICION",
+        "self.guard_p < checks.SUSPICION",
         "False",
         test_methods.test_load_that_depends_on_the_arm_is_neither_adjusted_for_nor_a_reason_to_set_aside,
     ),
@@ -99,15 +99,15 @@ TWINS = {
         test_methods.test_a_dearer_first_slot_is_taken_out,
     ),
     "carry-over is not looked at": (
-        "analysis.Analysis.doubts",
+        "checks.carried_over",
         'found["p"] < SUSPICION',
         "False",
         test_methods.test_carry_over_forbids_a_verdict,
     ),
     "carry-over is the position's cost": (
-        "analysis.Analysis.order",
-        "sums.append(a + b)",
-        "sums.append(a - b)",
+        "checks.carry_over",
+        "[a + b for found, a, b",
+        "[a - b for found, a, b",
         test_methods.test_carry_over_forbids_a_verdict,
     ),
     "a null control is a unit": (
