@@ -50,7 +50,7 @@ IDLE_LIMIT = 0.01
 
 @dataclass(frozen=True)
 class Pair:
-    """One slot of each arm; `order` is "AB" or "BA", `load` foreign and stolen cores (first slot, second slot)."""
+    """One slot of each arm; `order` is "AB" or "BA"."""
 
     index: int
     order: str
@@ -105,9 +105,10 @@ def log_ratio(a: float | None, b: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Estimate of log(B/A), its interval at `level`, and the narrower one."""
+    """Estimate of log(B/A), its interval at `level`, the narrower one, and the two-sided p of "no difference"."""
 
     level: float
+    p: float
     estimate: float
     low: float
     high: float
@@ -477,7 +478,7 @@ class Analysis:
             high=bounds.high,
             low90=bounds.low90,
             high90=bounds.high90,
-            p=float(stats.signed_rank_p(values)),
+            p=bounds.p,
             mde=stats.mde(values) if n >= stats.MDE_UNITS[0] else None,
             units_needed=needed,
             units_to_settle=stats.units_for(math.log1p(self.margin), sd),
@@ -495,14 +496,17 @@ class Analysis:
         if self.method == "anytime":
             low, high = map(float, stats.sign_sequence(values, self.alpha))
             low90, high90 = map(float, stats.sign_sequence(values, 2 * self.alpha))
-            return Bounds(self.levels()[0], float(np.median(values)), low, high, low90, high90)
+            # A bound on ever seeing so many wins: the p that may be looked at after every unit.
+            p = math.exp(-max(0.0, float(stats.sign_log_wealth(sum(value > 0 for value in values), len(values)))))
+            return Bounds(self.levels()[0], p, float(np.median(values)), low, high, low90, high90)
         level, level90 = self.levels()
         low, high = map(float, stats.signed_rank_interval(values, level))
         low90, high90 = map(float, stats.signed_rank_interval(values, level90))
         if self.family_tail is not None:
             family_low, family_high = map(float, stats.signed_rank_interval(values, 1 - 2 * self.family_tail))
             low, high = (low, family_high) if self.direction == "higher" else (family_low, high)
-        return Bounds(level, float(stats.hodges_lehmann(values)), low, high, low90, high90)
+        p = float(stats.signed_rank_p(values))
+        return Bounds(level, p, float(stats.hodges_lehmann(values)), low, high, low90, high90)
 
     # ------------------------------------------------------------------------------- adjustment, in process mode
 
@@ -543,7 +547,8 @@ class Analysis:
         if self.family_tail is not None:
             _, family_low, family_high = slots.interval(1 - 2 * self.family_tail)
             low, high = (low, family_high) if self.direction == "higher" else (family_low, high)
-        return slots.names, Bounds(level, estimate, low, high, low90, high90)
+        p = min(1.0, 2 * min(slots.tails(0.0)))
+        return slots.names, Bounds(level, p, estimate, low, high, low90, high90)
 
     def _interval_of(self, units: list[UnitResult]) -> gate.Interval:
         return self.interval(self._values(units), self.adjusted(units)[1])
@@ -586,7 +591,7 @@ class Analysis:
         ]
 
     @cached_property
-    def _measured(self) -> dict[str, list[float]]:
+    def _slot_values(self) -> dict[str, list[float]]:
         """All values of the kept units' slots by arm; slots without one are left out."""
         found: dict[str, list[float]] = {"a": [], "b": []}
         for unit in self.kept:
@@ -759,7 +764,7 @@ class Analysis:
         return gate.verdict(evidence)
 
     def _deterministic(self) -> gate.Verdict:
-        values = {arm: [value for value in values if value] for arm, values in self._measured.items()}
+        values = {arm: [value for value in values if value] for arm, values in self._slot_values.items()}
         return gate.deterministic(values["a"], values["b"], self.margin, self.direction)
 
     # ---------------------------------------------------------------------------------- shapes of the distributions
@@ -767,7 +772,7 @@ class Analysis:
     @cached_property
     def modes(self) -> dict[str, Any]:
         """How many modes the slots have, and each arm's share in the slower one."""
-        return checks.modes(*([value for value in self._measured[arm] if value > 0] for arm in "ab"))
+        return checks.modes(*([value for value in self._slot_values[arm] if value > 0] for arm in "ab"))
 
     @cached_property
     def steady(self) -> dict[str, dict[str, Any] | None]:
@@ -885,7 +890,7 @@ class Analysis:
         return "scripted" if any(header.get("clock") == "scripted" for header in headers) else "wall"
 
     def _arm_values(self, arm: str) -> dict[str, float | None]:
-        return {"median": checks.middle(self._measured[arm]), "least": min(self._measured[arm], default=None)}
+        return {"median": checks.middle(self._slot_values[arm]), "least": min(self._slot_values[arm], default=None)}
 
     def _sign(self) -> int:
         return -1 if self.direction == "higher" else 1
@@ -897,7 +902,7 @@ class Analysis:
 
     def _separated(self) -> bool | None:
         """Whether every B beats every A."""
-        found = {arm: [self._sign() * value for value in values] for arm, values in self._measured.items()}
+        found = {arm: [self._sign() * value for value in values] for arm, values in self._slot_values.items()}
         return max(found["b"]) < min(found["a"]) if found["a"] and found["b"] else None
 
     def _void_kinds(self, arm: str) -> dict[str, int]:

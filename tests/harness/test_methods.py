@@ -134,6 +134,11 @@ def test_any_time_decides_as_soon_as_its_interval_does():
     assert found["ratio"]["estimate"] == pytest.approx(found["median"])
 
 
+def test_p_at_any_time_is_what_wealth_allows():
+    found = Analysis(anytime(noise(8, 0.002, 0.01)))
+    assert found._interval_of(found.kept).p == pytest.approx(9 / 2**8)
+
+
 def test_seven_units_have_no_any_time_interval():
     found = summarise(anytime(noise(7, 0.005, 0.10)))
     assert found["ratio"]["low"] is None
@@ -234,6 +239,8 @@ def test_varying_load_is_taken_out_in_process_mode():
     assert found["adjusted"] == ["load"]
     assert found["ratio"]["estimate"] == pytest.approx(1.03, abs=0.005)
     assert found["verdict"]["word"] == "regression"
+    whole = Analysis(entries)
+    assert whole._interval_of(whole.kept).p < 1e-4
     without = summarise(processes(a, b))
     assert without["adjusted"] == []
     assert found["ratio"]["high"] - found["ratio"]["low"] < 0.2 * (without["ratio"]["high"] - without["ratio"]["low"])
