@@ -57,6 +57,10 @@ warmup = 1
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
+    return make_project(tmp_path, monkeypatch)
+
+
+def make_project(tmp_path, monkeypatch):
     from pathlib import Path
 
     import harness

@@ -18,6 +18,10 @@ FINGERPRINT = {"kind": "fingerprint", "work": 5}
 
 @pytest.fixture
 def program(tmp_path):
+    return make_program(tmp_path)
+
+
+def make_program(tmp_path):
     """Write a Python program and return the command that runs it."""
 
     def write(name, body):

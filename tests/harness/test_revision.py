@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from measured import compare
 
-from harness import arms, comparison, records, revision
+from harness import arms, comparison, records, revision, runner
 from harness.errors import ConfigurationError, UnfitError
 
 PROGRAM = """\
@@ -68,8 +68,12 @@ def write(folder, files):
 
 @pytest.fixture
 def project(tmp_path):
+    return make_project(tmp_path)
+
+
+def make_project(folder):
     """A C program with a Makefile, at two revisions: 1000 loops, then 3000; the tree has a file not yet committed."""
-    root = tmp_path / "project"
+    root = folder / "project"
     root.mkdir()
     git(root, "init", "-q", "-b", "main")
     write(root, {"sum.c": PROGRAM, "Makefile": MAKEFILE, "scenarios/sum.toml": SCENARIO})
@@ -157,11 +161,9 @@ def test_overlays_go_into_a_private_copy_and_are_part_of_its_key(project):
     folder = project / found.entries[0].arms["b"]["cwd"]
     assert (folder / "beside" / "it" / "Makefile").read_text() == MAKEFILE.replace("1000", "7000")
     assert everything(project) == before
+    assert loops(compare(project, "sum:sum@HEAD", "sum:laid@HEAD")) == {"a": 3000, "b": 7000}
     write(project, {"overlays/Makefile": MAKEFILE.replace("1000", "8000")})
-    heard = []
-    found = compare(project, "sum:sum", "sum:laid", heard=heard)
-    assert loops(found)["b"] == 8000
-    assert heard
+    assert loops(compare(project, "sum:sum@HEAD", "sum:laid@HEAD")) == {"a": 3000, "b": 8000}
 
 
 def test_the_build_sees_the_arms_environment_and_a_shell_if_asked(project):
@@ -431,6 +433,18 @@ def test_a_python_project_is_built_as_its_wheel_and_loads_its_own_library(packag
         "which was not built in its tree; both arms would measure the same library: check the build and the import path"
     )
     assert len(list((package / "reports" / "demo").iterdir())) == 1  # the refused one left nothing
+
+
+def test_a_library_that_its_tree_did_not_build_is_refused():
+    made = {"commit": "c" * 40, "dirty": False, "tree": "t" * 16, "binaries": {"lib.so": "d" * 32}}
+    arm = arms.Arm("b", "x:b@HEAD", "arm", ["x"], ".", revision=made)
+    library = {"name": "lib", "path": "/elsewhere/lib.so", "digest": "e" * 32, "source_digest": "s" * 64}
+    runner._check_libraries(arm, {"environment": {"libraries": [library | {"digest": "d" * 32}]}})
+    with pytest.raises(ConfigurationError) as caught:
+        runner._check_libraries(arm, {"environment": {"libraries": [library]}})
+    assert "loaded /elsewhere/lib.so (eeeeeeee, of sources ssssssss), which was not built in its tree" in str(
+        caught.value
+    )
 
 
 def test_a_record_of_revisions_can_be_resumed_only_with_the_same_trees(project):
