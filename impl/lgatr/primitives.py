@@ -250,8 +250,9 @@ def inner_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 @minimum_autocast_precision(torch.float32)
 def abs_squared_norm(x: torch.Tensor) -> torch.Tensor:
     """Sum over the grades of |<~x x>_grade| of (…, 16), kept as (…, 1); never negative, unlike the norm itself."""
-    squares = x * x * constant("inner", x)
-    # Sums over slices, not a product with a mask: on strided input the latter becomes one small product per item.
+    # Contiguous, so that the order of summation does not depend on strides; sums over slices and not a product with a
+    # mask, which on strided input becomes one small product per item.
+    squares = (x * x * constant("inner", x)).contiguous()
     return sum(squares[..., part].sum(-1, keepdim=True).abs() for part in algebra.GRADE_SLICES)
 
 
