@@ -259,11 +259,9 @@ INLINE void NAME(backward_of)(const gnn_step *s, int64_t h, int64_t k) {
         }
         if (rows == 0) break;
         run += rows;
-        const REAL *x = NAME(input)(s, h, k, edge, rows, w.x), *t1 = (const REAL *)s->t1 + edge * h;
-        if (!s->t1) {
-            NAME(first)(s, h, k, w.w1t, rows, source, target, x, w.t1);
-            t1 = w.t1;
-        }
+        const REAL *x = NAME(input)(s, h, k, edge, rows, w.x);
+        const REAL *t1 = s->t1 ? (const REAL *)s->t1 + edge * h : w.t1;
+        if (!s->t1) NAME(first)(s, h, k, w.w1t, rows, source, target, x, w.t1);
         NAME(norm_backward)(s, &w, h, edge, rows, target);
         int64_t next = (edge + rows) * h;
         const REAL *next_t1 = s->t1 ? (const REAL *)s->t1 + next : NULL;
