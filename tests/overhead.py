@@ -6,8 +6,8 @@ medians of paired differences are printed with the range of their middle half, a
 process   `true` as both arms, against the same number of bare posix_spawn and wait4 in between. `window` is what a slot
           has beyond a bare run, in CPU time (of the command itself) and wall time; `run` is all CPU of harness and
           arms beyond that of bare runs: launching, draining, load scans, record, statistics.
-resident  the loop of impl/loop at 20 and at 120 pairs in a block; the difference of all CPU time of harness and arms
-          that is not inside a timed iteration, divided by the 200 iterations between them. Start-up cancels.
+resident  the loop of impl/loop at 20 and at 120 pairs in a block: the difference of the harness's CPU time inside
+          the pairs, and of the arms' outside their timed iterations, over the 200 iterations more. Start-up cancels.
 """
 
 import argparse
@@ -23,24 +23,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from harness import arms, comparison, records  # noqa: E402
+from harness import arms, comparison, records, runner  # noqa: E402
 
 #: name -> (limit in seconds, what it is); wall time is told and not judged, since it is other programs' as well
 LIMITS = {
     "window_cpu": (1e-3, "process: CPU inside the timed window"),
     "window_wall": (None, "process: wall time inside the timed window"),
     "run_cpu": (15e-3, "process: CPU a run in all"),
-    "iteration_cpu": (200e-6, "resident: CPU an iteration"),
+    "harness_cpu": (None, "resident: CPU an iteration, of the harness"),
+    "arm_cpu": (None, "resident: CPU an iteration, of the arm around its own"),
+    "iteration_cpu": (200e-6, "resident: CPU an iteration in all"),
 }
 RUNS = 16
 
 
-def cpu() -> float:
-    """CPU seconds of this process and of all children that were waited for."""
-    return sum(
-        usage.ru_utime + usage.ru_stime
-        for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    )
+def cpu(*who: int) -> float:
+    """CPU seconds of this process, and of all children that were waited for."""
+    return sum(sum(resource.getrusage(one)[:2]) for one in who or (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def bare(program: str) -> tuple[float, float]:
@@ -79,13 +78,29 @@ def process(folder: str) -> dict[str, float]:
 
 def resident(folder: str) -> dict[str, float]:
     """One paired repetition of resident mode."""
-    outside, count = [], []
-    for pairs in (20, 120):
-        settings = {"schedule__blocks": 1, "schedule__pairs": pairs, "parameters__steps": 5000}
-        taken, slots = compare("aa-python:a", "aa-python:b", folder, **settings)
-        outside.append(taken - sum(slot.cpu_seconds for slot in slots))
-        count.append(len(slots))
-    return {"iteration_cpu": (outside[1] - outside[0]) / (count[1] - count[0])}
+    inside = [0.0]
+    pair = runner.Runner._pair
+
+    def timed(*arguments):
+        begin = time.process_time()
+        pair(*arguments)
+        inside[0] += time.process_time() - begin
+
+    ours, theirs, count = [], [], []
+    runner.Runner._pair = timed
+    try:
+        for pairs in (20, 120):
+            settings = {"schedule__blocks": 1, "schedule__pairs": pairs, "parameters__steps": 5000}
+            inside[0], children = 0.0, cpu(resource.RUSAGE_CHILDREN)
+            _, slots = compare("aa-python:a", "aa-python:b", folder, **settings)
+            ours.append(inside[0])
+            theirs.append(cpu(resource.RUSAGE_CHILDREN) - children - sum(slot.cpu_seconds for slot in slots))
+            count.append(len(slots))
+    finally:
+        runner.Runner._pair = pair
+    more = count[1] - count[0]
+    found = {"harness_cpu": (ours[1] - ours[0]) / more, "arm_cpu": (theirs[1] - theirs[0]) / more}
+    return found | {"iteration_cpu": sum(found.values())}
 
 
 def main() -> int:
