@@ -262,8 +262,12 @@ class Analysis:
 
     @cached_property
     def judgement(self) -> fingerprint.Judgement:
-        """Whether the outputs agree: fingerprints over all units, and what the iterations themselves report."""
+        """Whether the outputs agree: fingerprints over all units, and what the iterations themselves report.
+
+        Where the gate accepts that the arms' outputs differ, each arm must still agree with itself.
+        """
         seen = []
+        across = not self.gate.get("accept")
         for number, unit in self._units.items():
             control = schedule.is_control(self.plan, number)
             for one in unit.fingerprints:
@@ -276,6 +280,7 @@ class Analysis:
                         digests=one.digests,
                         totals=one.totals,
                         rerun=one.when == "rerun",
+                        across=across,
                     )
                 )
             for slot in () if control else unit.slots:
@@ -284,7 +289,11 @@ class Analysis:
                 # over the output, so the arms must agree on them.
                 seen.append(fingerprint.Observation(number, slot.arm, f"work of {place}", work=slot.work, across=False))
                 if slot.totals:
-                    seen.append(fingerprint.Observation(number, slot.arm, f"totals of {place}", totals=slot.totals))
+                    seen.append(
+                        fingerprint.Observation(
+                            number, slot.arm, f"totals of {place}", totals=slot.totals, across=across
+                        )
+                    )
         rtol = self.question.get("totals_rtol", 1e-12)
         return fingerprint.judge(seen, self.policy, rtol, self.ceilings)
 
@@ -661,7 +670,8 @@ class Analysis:
     def step(self) -> schedule.Step:
         """Whether another unit is run, and why not."""
         step = schedule.next_step(self.tally, self.alpha, self._time())
-        if not step.go or self.method in ("fixed", "deterministic"):
+        # Whoever extends a comparison asks for so many units, and gets them.
+        if not step.go or self.extended or self.method in ("fixed", "deterministic"):
             return step
         if self.method == "looks" and self.tally.kept not in self.looks:
             return step
@@ -847,7 +857,7 @@ class Analysis:
             "adjusted": names,
             "without_setting_aside": self._without_setting_aside(),
             "verdict": {"word": verdict.word, "reason": verdict.reason},
-            "exit_code": gate.exit_code(verdict.word, self.gate.get("strict", False), self.gate.get("accept") or ()),
+            "exit_code": gate.exit_code(verdict.word, self.gate.get("strict", False)),
             "predict": self._predict(interval),
             "fingerprints": {
                 "policy": self.policy,
