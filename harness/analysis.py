@@ -670,8 +670,7 @@ class Analysis:
     def step(self) -> schedule.Step:
         """Whether another unit is run, and why not."""
         step = schedule.next_step(self.tally, self.alpha, self._time())
-        # Whoever extends a comparison asks for so many units, and gets them.
-        if not step.go or self.extended or self.method in ("fixed", "deterministic"):
+        if not step.go or self.method in ("fixed", "deterministic"):
             return step
         if self.method == "looks" and self.tally.kept not in self.looks:
             return step

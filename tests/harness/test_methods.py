@@ -146,7 +146,7 @@ def test_seven_units_have_no_any_time_interval():
 
 
 def test_a_finished_comparison_goes_on_only_by_a_test_that_allows_it():
-    values = noise(20, 0.02, 0.10, seed=5)
+    values = noise(20, 0.02, 0.021, seed=5)
     entries = made.record([[value] for value in values[:8]], units=8)
     assert analysis.next_unit(entries) is None
     entries += [records.End(state="complete"), records.Extension(units=12)]
