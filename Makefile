@@ -57,3 +57,4 @@ locks:
 
 clean:
 	rm -rf .venv .harness build *.egg-info impl/*/*.so
+	-git worktree prune

@@ -15,8 +15,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import revision
 from harness.arms import Arm
+from harness.revision import PLACE
 
 #: what every arm gets unless it is set
 DEFAULTS = {"DGLBACKEND": "pytorch"}
@@ -34,13 +34,14 @@ def environment(arm: Arm, root: Path, cold: bool) -> Iterator[dict[str, str]]:
     """
     own = secrets.token_hex(8) if cold else _key(arm)  # equally long: the environment's size moves the stack
     found = {name: value for name, value in DEFAULTS.items() if name not in os.environ}
-    found |= {name: str(revision.home(root) / folder) for name, folder in COMMON.items() if not os.environ.get(name)}
+    # Only named here: whoever has something to keep makes the folder.
+    found |= {name: str(root / PLACE / folder) for name, folder in COMMON.items() if not os.environ.get(name)}
     places = []
     for name, folder in PRIVATE.items():
-        base = Path(os.environ[name]) if os.environ.get(name) else revision.home(root) / "caches" / folder
+        base = Path(os.environ[name]) if os.environ.get(name) else root / PLACE / "caches" / folder
         place = base / own
         if name not in arm.environment:
-            places.append(place)  # a compiler makes it when it has something to keep
+            places.append(place)
             found[name] = str(place)
     try:
         yield {**found, **arm.environment}

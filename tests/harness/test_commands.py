@@ -76,6 +76,7 @@ def test_an_arm_that_prints_no_fingerprint_beside_one_that_does_is_wrong(tmp_pat
 
 def test_commands_that_print_nothing_have_nothing_to_compare(tmp_path):
     found = compare(tmp_path, "true", "true")
+    assert [path.name for path in tmp_path.iterdir()] == ["reports"]  # and nothing else is written
     assert found.summary["fingerprints"]["agree"] is None
     assert found.word == "inconclusive"
 
