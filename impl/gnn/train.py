@@ -134,12 +134,12 @@ def _check_features(cache, drop) -> None:
             raise InputError("--drop", "one of " + ", ".join(known), repr(name))
 
 
-def _plan(order, cache, options):
+def _plan(order, cache, options, epoch):
     if not options.edges:
         return batches.fixed(order, options.events)
     plan = batches.by_edges(order, np.diff(cache.edge_off), options.edges, options.events)
     # batches of like size next to each other would train on small events first
-    return [plan[k] for k in np.random.default_rng([options.seed, 3, len(plan)]).permutation(len(plan))]
+    return [plan[k] for k in np.random.default_rng([options.seed, 3, epoch]).permutation(len(plan))]
 
 
 def train(cache, net: EventNet, options: Options, folder, resume: bool = False, source: dict | None = None,
@@ -199,7 +199,7 @@ def train(cache, net: EventNet, options: Options, folder, resume: bool = False, 
         wall, cpu = time.perf_counter(), time.process_time()
         for group in optimiser.param_groups:
             group["lr"] = options.rate * options.decay**epoch
-        plan = _plan(batches.shuffled(training, options.seed, epoch), cache, options)
+        plan = _plan(batches.shuffled(training, options.seed, epoch), cache, options, epoch)
         losses, weights = [], []
         net.train()
         for number, index in enumerate(plan):

@@ -1,5 +1,6 @@
 """The arm: every task does the same again, arms of one scenario agree, and values tell a worse model."""
 
+import sys
 import tomllib
 from pathlib import Path
 
@@ -112,6 +113,12 @@ def test_bad_parameters_are_faults(given, words):
     with pytest.raises(worker.Fault) as fault:
         arm(**given)
     assert words in str(fault.value)
+
+
+def test_an_arm_without_dgl_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dgl", None)
+    with pytest.raises(worker.Fault, match=r"backend 'dgl': expected dgl 1\.1\.0 .*; pip install 'harness-ab\[gnn\]'"):
+        arm(backend="dgl", events=3)
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)

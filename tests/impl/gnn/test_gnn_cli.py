@@ -54,6 +54,20 @@ def test_train_predict_evaluate_without_dgl(cache, tmp_path, capsys, backend):
     assert json.loads(capsys.readouterr().out)["events"] == 200
 
 
+def test_multilabel_from_training_to_plots(tmp_path, capsys):
+    sizes = np.random.default_rng(0).integers(0, 8, 200)
+    folder = write(tmp_path / "flags", sample.made(sizes, seed=1, multilabel=True, classes=3))
+    assert main(["train", str(folder), "--out", str(tmp_path / "run"), *SMALL, "--task", "multilabel"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), str(folder), "--plots", str(tmp_path / "plots")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["auc_by_class"].keys() == {"class0", "class1", "class2"}
+    assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["loss.svg", "roc.svg"]
+    single = write(tmp_path / "single", sample.made(sizes, seed=1, classes=3))
+    assert main(["evaluate", str(tmp_path / "run"), str(single), "--events-of", "all"]) == 2
+    assert "expected labels for a multilabel network, found shape (200,)" in capsys.readouterr().err
+
+
 def test_progress_goes_to_standard_error(cache, tmp_path, capsys, monkeypatch):
     from impl.gnn.__main__ import _Progress
 
