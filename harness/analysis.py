@@ -596,7 +596,7 @@ class Analysis:
                 metric_value(pair.a, self.metric, launches.get("a")),
                 metric_value(pair.b, self.metric, launches.get("b")),
             )
-            for pair in unit.pairs
+            for pair in _measured(unit.pairs, self.metric)
         ]
 
     @cached_property
