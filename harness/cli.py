@@ -390,6 +390,72 @@ def plan(a, b, parameters, settings, effect, time_budget, scenarios, pilot, repo
 
 
 @cli.command()
+@click.argument("names", metavar="[SCENARIO...]", nargs=-1)
+@click.option("--base", help="Revision to compare with (default: the merge base with the main branch, else HEAD~1).")
+@click.option("--policy", type=click.Choice(["inconclusive=pass", "inconclusive=fail"]), help="What exit 3 becomes.")
+@click.option("--units", type=click.IntRange(min=1), help="Units of each scenario (default: as many as can fail).")
+@click.option("--time-budget", type=_Duration(), help="Stop measuring after this time, such as 20m.")
+@click.option("--dry-run", is_flag=True, help="Say what would run, how long, and which effect it can fail on.")
+@click.option("--github", is_flag=True, help="Print GitHub annotations too; the job summary is written where asked.")
+@_reports_option
+@click.option("--json", "as_json", is_flag=True, help="Print gate.json instead of lines.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def gate(names, base, policy, units, time_budget, dry_run, github, reports, as_json, quiet) -> None:
+    """Every scenario with a [gate]: the working tree against a base revision, judged as one family.
+
+    One unit of each scenario runs in turn, so that a slow hour hits all. Exit code as in a comparison, the worst of
+    all. Writes gate.json, gate.md and junit.xml to reports/gate/<time>-<id>/.
+    """
+    from harness import comparison, gating
+    from harness import report as reporting
+
+    root = _root()
+    reports = reports or root / "reports"
+    planned = gating.plan(root, list(names), base=base, units=units)
+    if dry_run:
+        for line in _forecast(planned, reports):
+            click.echo(line)
+        return
+    say = (lambda text: None) if quiet else (lambda text: click.echo(text, err=True))
+    found = gating.run(planned, reports, time_budget=time_budget, quiet=quiet or as_json, say=say)
+    summaries, code = gating.judge(planned, found, policy.split("=")[1] if policy else None)
+    for folder, entries in found:
+        reporting.write(folder, entries)
+    folder = reports / "gate" / comparison.new_run()
+    gating.write(folder, planned, summaries, code)
+    if as_json:
+        click.echo((folder / "gate.json").read_text(), nl=False)
+    else:
+        if github:
+            from harness.report import github as annotating
+
+            click.echo(annotating.annotations(summaries), nl=False)
+        for summary in summaries:
+            verdict = summary["verdict"]
+            click.echo(f"{summary['scenario']}: {verdict['word']}: {verdict['reason']}")
+        for name in planned.deleted:
+            click.echo(f"{name}: deleted: this gated scenario exists at the base only")
+        click.echo(f"gate: exit {code}; {_relative(folder / 'gate.md')}")
+    click.get_current_context().exit(code)
+
+
+def _forecast(planned, reports: Path) -> list[str]:
+    """What `gate --dry-run` says: the plan, its time, and the smallest effect that it can fail on."""
+    from harness import gating
+    from harness.progress import duration
+
+    lines = [f"base {planned.base[:10]}, {len(planned.items)} scenarios, alpha {planned.alpha:g} for all together"]
+    total = 0.0
+    for item in planned.items:
+        seconds, effect = gating.forecast(item, reports)
+        total += seconds or 0.0
+        known = f"about {duration(seconds)}, fails on {effect:.1%}" if seconds is not None else "never measured here"
+        lines.append(f"{item.name}: {item.a} against {item.b}, {item.units} units, {known}")
+    lines += [f"{name}: deleted: this gated scenario exists at the base only" for name in planned.deleted]
+    return [*lines, f"about {duration(total)} for those measured before"]
+
+
+@cli.command()
 @click.option("--blocks", type=click.IntRange(min=6), default=20, show_default=True, help="Blocks of the A/A trial.")
 @click.option("--no-trial", is_flag=True, help="Look at the machine only; skip the two-minute A/A trial.")
 @_reports_option

@@ -1,5 +1,6 @@
 """One `harness ab` from references to a finished record: resolve, open or resume, run."""
 
+import contextlib
 import datetime
 import json
 import os
@@ -172,6 +173,18 @@ def _reopen(path: Path, resolved: Resolved, extend: bool) -> tuple[Path, list]:
     if opening.arms != _described(resolved):
         raise ConfigurationError(f"{folder}: it compares other arms; resume with the arms it was started with")
     return folder, entries
+
+
+@contextlib.contextmanager
+def opened(reports: Path, resolved: Resolved, command: list[str], quiet: bool):
+    """A new comparison that is stepped from outside: (folder, entries, runner); its record is closed at the end."""
+    folder, entries = _open(reports, resolved, command)
+    with records.Writer(folder) as writer:
+        writer.write(entries[0])
+        opening: records.Comparison = entries[0]
+        word = "pair" if opening.plan["mode"] == "process" else "block"
+        progress = Progress(resolved.scenario.name, word, opening.plan["units"], quiet=quiet)
+        yield folder, entries, runner.Runner(resolved, opening.plan, opening.seed, entries, writer, progress)
 
 
 def _plan(scenario: Scenario) -> dict[str, Any]:

@@ -18,8 +18,6 @@ EXIT_CODES = {
     "slower": 3,
     "inconclusive": 3,
 }
-#: words that no setting turns into a success
-NEVER_ACCEPTED = ("wrong-result", "unfit")
 #: exit codes from the worst to the best
 WORST_FIRST = (1, 4, 3, 0)
 
@@ -273,23 +271,11 @@ def family_tails(p_worse: list[float], alpha: float) -> list[float]:
     return tails
 
 
-def exit_code(word: str, strict: bool = False, accept: Iterable[str] = ()) -> int:
-    """What the command ends with; `strict` fails "slower", `accept` names words that pass.
-
-    Raises ValueError for an unknown word, or one that is never accepted.
-    """
-    accept = tuple(accept)
-    for one in (word, *accept):
-        if one not in EXIT_CODES:
-            raise ValueError(f"expected one of {', '.join(EXIT_CODES)}, found {one!r}")
-    for one in accept:
-        if one in NEVER_ACCEPTED:
-            raise ValueError(f"expected words that may pass, found {one!r}")
-    if word in accept:
-        return 0
-    if strict and word == "slower":
-        return 1
-    return EXIT_CODES[word]
+def exit_code(word: str, strict: bool = False) -> int:
+    """What the command ends with; `strict` fails "slower". Raises ValueError for an unknown word."""
+    if word not in EXIT_CODES:
+        raise ValueError(f"expected one of {', '.join(EXIT_CODES)}, found {word!r}")
+    return 1 if strict and word == "slower" else EXIT_CODES[word]
 
 
 def worst(codes: Iterable[int]) -> int:

@@ -89,9 +89,18 @@ class Runner:
         Raises Interrupted on Ctrl-C, after the record was closed; ConfigurationError when an arm refuses its input
         or the two arms cannot be compared.
         """
-        end = None
+        while self.step():
+            pass
+
+    def step(self, stop: str | None = None) -> bool:
+        """Run one unit; False when the comparison is over. `stop` ends it instead, with that reason. Raises as `run`.
+
+        A gate steps several comparisons in turn, so that a slow hour hits all of them.
+        """
+        end, over = None, True  # whatever is raised ends the comparison
         try:
-            end = self._run_units()
+            end = records.End(state="complete", message=stop) if stop else self._run_unit()
+            over = end is not None
         except UnfitError as error:
             measured = "nothing more" if self._kept() else "nothing"
             self._write(records.Note(about="unfit", message=f"{measured} was measured: {error}"))
@@ -99,26 +108,30 @@ class Runner:
         except KeyboardInterrupt:
             end = records.End(state="interrupted", message="by the user")
         finally:
-            self.progress.close()
-            self._clean_up()
-            if end is not None:
-                self._write(end)
-        if end.state == "interrupted":
+            if over:
+                self.progress.close()
+                self._clean_up()
+                if end is not None:
+                    self._write(end)
+        if end is not None and end.state == "interrupted":
             raise Interrupted("interrupted; what was measured is in the record, --resume goes on with it")
+        return not over
 
-    def _run_units(self) -> records.End:
-        run_unit = self._run_pair if self.plan["mode"] == "process" else self._run_block
-        for arm in ("a", "b"):
+    def _run_unit(self) -> records.End | None:
+        """One unit, or the reason why there is none."""
+        for arm in [arm for arm in ("a", "b") if arm not in self._prepared]:
             self._prepared.append(arm)
             self._hook("setup", arm)
-        while (step := analysis.next_step(self.entries)).go:
-            unit = self._next_unit()
-            state = run_unit(unit)
-            self._write(records.Unit(unit=unit, state=state))
-            self.progress.unit_done(unit, self._kept(), state)
-            if self._outputs_wrong() and not self.keep_going:
-                return records.End(state="stopped", message="outputs are wrong")
-        return records.End(state="complete", message=step.reason)
+        step = analysis.next_step(self.entries)
+        if not step.go:
+            return records.End(state="complete", message=step.reason)
+        unit = self._next_unit()
+        state = self._run_pair(unit) if self.plan["mode"] == "process" else self._run_block(unit)
+        self._write(records.Unit(unit=unit, state=state))
+        self.progress.unit_done(unit, self._kept(), state)
+        if self._outputs_wrong() and not self.keep_going:
+            return records.End(state="stopped", message="outputs are wrong")
+        return None
 
     def _hook(self, name: str, arm: str) -> None:
         run_hook(self.resolved, self.resolved.arms[arm], name)
@@ -616,7 +629,8 @@ class Runner:
         try:
             with self._launch(unit, arm, 0) as running, self._naming(arm, None):
                 running.ask(protocol.Setup(), self.question.timeout)
-                running.ask(protocol.Iterate("warmup"), self.question.timeout)
+                for _ in range(max(1, self.plan["warmup"])):
+                    running.ask(protocol.Iterate("warmup"), self.question.timeout)
                 self._fingerprint(unit, arm, running, "rerun")
         except VoidSlot as void:
             self._rerun_failed(unit, arm, void)

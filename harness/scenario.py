@@ -136,11 +136,23 @@ class Schedule(_Table, frozen=True, kw_only=True):
 
 
 class Gate(_Table, frozen=True, kw_only=True):
-    """The table [gate]."""
+    """The table [gate]; a scenario file that has it takes part in `harness gate`."""
 
     margin: Fraction = 0.02
     alpha: Fraction = 0.05
     strict: Flag = False
+    arms: (
+        Annotated[
+            list[str],
+            msgspec.Meta(
+                min_length=1,
+                max_length=2,
+                description="one arm, which is compared with itself at the base revision, or two arms to compare",
+            ),
+        ]
+        | None
+    ) = None
+    accept: Text | None = None  # why the arms' outputs may differ; shown until it is removed
 
 
 class Work(_Table, frozen=True, kw_only=True):
@@ -326,6 +338,20 @@ def project_root(start: Path) -> Path | None:
 def names(root: Path) -> list[str]:
     """The scenarios of a project, by file name."""
     return sorted(path.stem for path in (root / FOLDER).glob("*.toml"))
+
+
+def gated(root: Path) -> list[str]:
+    """The scenarios that take part in a gate: those whose file has a table [gate], readable or not."""
+    found = []
+    for name in names(root):
+        text = (root / FOLDER / f"{name}.toml").read_text(encoding="utf-8", errors="replace")
+        try:
+            takes_part = "gate" in tomllib.loads(text)
+        except tomllib.TOMLDecodeError:
+            takes_part = True  # `load` says what is wrong with it
+        if takes_part:
+            found.append(name)
+    return found
 
 
 def load(root: Path, name: str, overrides: dict[str, Any] | None = None) -> Scenario:

@@ -126,6 +126,8 @@ def difference(summary: dict) -> str:
         return ""
     if low is None or high is None:
         amount, sense = numbers.change(estimate)
+        if summary.get("method") == "deterministic":
+            return f"{amount} {sense}"
         return f"{amount} {sense}, without an interval"
     width = high - low
     amount, sense = numbers.change(estimate, width)
@@ -170,7 +172,8 @@ def sentence(summary: dict) -> str:
     if word == "improvement":
         return f"{b} is {better}: it {compared}{times_as_fast(summary)}"
     if word == "regression":
-        if (summary.get("ratio") or {}).get("low") is not None and _beyond_margin(summary):
+        counted = summary.get("method") == "deterministic"
+        if counted or ((summary.get("ratio") or {}).get("low") is not None and _beyond_margin(summary)):
             return f"{b} is {worse}: it {compared}{times_as_fast(summary)}"
         return f"{b} fails where {a} does not: {numbers.plural(_voids(summary, 'b'), 'run')} gave no measurement."
     if word == "equivalent":
