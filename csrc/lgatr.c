@@ -169,6 +169,7 @@ typedef double plain_double __attribute__((vector_size(16), aligned(8), may_alia
 #define MUL(a, b) ((a) * (b))
 #define ADD(a, b) ((a) + (b))
 #define ABS(a) FN(absolute)(a)
+#define WITH_SIGN(a, s) FN(with_sign)(a, s)
 #define STORE(p, v) (*(VEC *)(p) = (v))
 #define LOAD_PART(p, r) FN(load_part)(p, r)
 #define STORE_PART(p, v, r) FN(store_part)(p, v, r)
@@ -200,6 +201,10 @@ static inline void FN(store_part)(REAL *p, VEC v, int r) {
 }
 static inline VEC FN(absolute)(VEC v) {
   for (int i = 0; i < VL; i++) v[i] = v[i] < 0 ? -v[i] : v[i];
+  return v;
+}
+static inline VEC FN(with_sign)(VEC v, VEC s) {
+  for (int i = 0; i < VL; i++) v[i] = s[i] > 0 ? v[i] : s[i] < 0 ? -v[i] : 0;
   return v;
 }
 #include "lgatr_body.h"
@@ -240,6 +245,10 @@ static inline VEC FN(absolute)(VEC v) {
   for (int i = 0; i < VL; i++) v[i] = v[i] < 0 ? -v[i] : v[i];
   return v;
 }
+static inline VEC FN(with_sign)(VEC v, VEC s) {
+  for (int i = 0; i < VL; i++) v[i] = s[i] > 0 ? v[i] : s[i] < 0 ? -v[i] : 0;
+  return v;
+}
 #include "lgatr_body.h"
 #undef REAL
 #undef INTEGER
@@ -255,6 +264,7 @@ static inline VEC FN(absolute)(VEC v) {
 #undef MUL
 #undef ADD
 #undef ABS
+#undef WITH_SIGN
 #undef LOAD
 #undef STORE
 #undef LOAD_PART
@@ -286,6 +296,9 @@ static inline __m256i avx_mask_d(int r) {
 #define LOW 0, 8, 1, 9, 2, 10, 3, 11
 #define HIGH 4, 12, 5, 13, 6, 14, 7, 15
 #define FN(name) avx2_f_##name
+#define WITH_SIGN(a, s) \
+  _mm256_sub_ps(_mm256_and_ps(_mm256_cmp_ps(s, _mm256_setzero_ps(), _CMP_GT_OQ), a), \
+               _mm256_and_ps(_mm256_cmp_ps(s, _mm256_setzero_ps(), _CMP_LT_OQ), a))
 #define MUL(a, b) _mm256_mul_ps(a, b)
 #define ADD(a, b) _mm256_add_ps(a, b)
 #define ABS(a) _mm256_andnot_ps(_mm256_set1_ps((float)-0.0), a)
@@ -309,6 +322,7 @@ static inline __m256i avx_mask_d(int r) {
 #undef MUL
 #undef ADD
 #undef ABS
+#undef WITH_SIGN
 #undef LOAD
 #undef STORE
 #undef LOAD_PART
@@ -326,6 +340,9 @@ static inline __m256i avx_mask_d(int r) {
 #define LOW 0, 4, 1, 5
 #define HIGH 2, 6, 3, 7
 #define FN(name) avx2_d_##name
+#define WITH_SIGN(a, s) \
+  _mm256_sub_pd(_mm256_and_pd(_mm256_cmp_pd(s, _mm256_setzero_pd(), _CMP_GT_OQ), a), \
+               _mm256_and_pd(_mm256_cmp_pd(s, _mm256_setzero_pd(), _CMP_LT_OQ), a))
 #define MUL(a, b) _mm256_mul_pd(a, b)
 #define ADD(a, b) _mm256_add_pd(a, b)
 #define ABS(a) _mm256_andnot_pd(_mm256_set1_pd((double)-0.0), a)
@@ -349,6 +366,7 @@ static inline __m256i avx_mask_d(int r) {
 #undef MUL
 #undef ADD
 #undef ABS
+#undef WITH_SIGN
 #undef LOAD
 #undef STORE
 #undef LOAD_PART
@@ -375,6 +393,9 @@ static inline __m256i avx_mask_d(int r) {
 #define LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #define FN(name) avx512_f_##name
+#define WITH_SIGN(a, s) \
+  _mm512_mask_sub_ps(_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(s, _mm512_setzero_ps(), _CMP_GT_OQ), a), \
+                   _mm512_cmp_ps_mask(s, _mm512_setzero_ps(), _CMP_LT_OQ), _mm512_setzero_ps(), a)
 #define MUL(a, b) _mm512_mul_ps(a, b)
 #define ADD(a, b) _mm512_add_ps(a, b)
 #define ABS(a) _mm512_abs_ps(a)
@@ -398,6 +419,7 @@ static inline __m256i avx_mask_d(int r) {
 #undef MUL
 #undef ADD
 #undef ABS
+#undef WITH_SIGN
 #undef LOAD
 #undef STORE
 #undef LOAD_PART
@@ -415,6 +437,9 @@ static inline __m256i avx_mask_d(int r) {
 #define LOW 0, 8, 1, 9, 2, 10, 3, 11
 #define HIGH 4, 12, 5, 13, 6, 14, 7, 15
 #define FN(name) avx512_d_##name
+#define WITH_SIGN(a, s) \
+  _mm512_mask_sub_pd(_mm512_maskz_mov_pd(_mm512_cmp_pd_mask(s, _mm512_setzero_pd(), _CMP_GT_OQ), a), \
+                   _mm512_cmp_pd_mask(s, _mm512_setzero_pd(), _CMP_LT_OQ), _mm512_setzero_pd(), a)
 #define MUL(a, b) _mm512_mul_pd(a, b)
 #define ADD(a, b) _mm512_add_pd(a, b)
 #define ABS(a) _mm512_abs_pd(a)

@@ -1,7 +1,8 @@
 /* The kernels for one kind of number and one set of instructions; lgatr.c includes this once for each.
 
    Expects: REAL, INTEGER (of the same size), IS_DOUBLE, FN(name), VEC, VL (numbers in a VEC), LOAD, STORE, LOAD_PART,
-   STORE_PART (the first r numbers only), SET, FMA(a, b, c) = a b + c, FNMA(a, b, c) = c - a b, MUL, ADD, ABS, ROWS (rows of a
+   STORE_PART (the first r numbers only), SET, FMA(a, b, c) = a b + c, FNMA(a, b, c) = c - a b, MUL, ADD, ABS,
+   WITH_SIGN(a, s) = a, -a or 0 by the sign of s, ROWS (rows of a
    product's register block), GROUPS (1 or 2 passes over the outputs of the geometric product). */
 
 /* ------------------------------------------------------------------------------------------- matrix products */
@@ -989,12 +990,7 @@ static void FN(normalise_heads_back)(const lgatr_attention *a, const attention_p
             FN(slim_norm_of)(x + j * ld, hidden * ld, grade);
           else
             FN(norm_of)(x + j * ld, hidden * ld, grade);
-          for (int k = 0; k < (a->slim ? 1 : 5); k++) {
-            REAL parts[VL];
-            STORE(parts, grade[k]);
-            for (int i = 0; i < VL; i++) parts[i] = parts[i] > 0 ? column[i] : parts[i] < 0 ? -column[i] : 0;
-            grade[k] = LOAD(parts);
-          }
+          for (int k = 0; k < (a->slim ? 1 : 5); k++) grade[k] = WITH_SIGN(pull, grade[k]);
           for (int64_t h = 0; h < halves; h++) {
             const int negative = a->slim ? h > 0 : HALF_SIGN(h) < 0, turned = part == 0 && negative;
             const VEC own = LOAD(x + (h * hidden + j) * ld), down = MUL(f, LOAD(d + (h * hidden + j) * ld));

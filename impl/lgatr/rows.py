@@ -31,10 +31,12 @@ def width(channels: int, scalars: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def _layout(device, dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Component of each half plane, half plane of each component, sign of each half plane."""
-    order = torch.tensor(_ORDER, device=device)
-    return order, torch.argsort(order), torch.tensor(_SIGNS, device=device, dtype=dtype)
+def _layout(device, dtype) -> torch.Tensor:
+    """Components -> half planes as a signed permutation (16, 16); its product is exact and its gradient another one."""
+    matrix = torch.zeros(16, 16, dtype=dtype)
+    for half, (component, sign) in enumerate(zip(_ORDER, _SIGNS)):
+        matrix[component, half] = sign
+    return matrix.to(device)
 
 
 @lru_cache(maxsize=64)
@@ -46,8 +48,7 @@ def half_plane_signs(device, dtype) -> torch.Tensor:
 
 def pack(mv: torch.Tensor, s: torch.Tensor | None) -> torch.Tensor:
     """(…, C, 16) and (…, S) or None -> rows (…, 16 C + S)."""
-    order, _, signs = _layout(mv.device, mv.dtype)
-    planes = (mv[..., order] * signs).transpose(-1, -2).flatten(-2)  # half planes of C numbers each
+    planes = (mv @ _layout(mv.device, mv.dtype)).transpose(-1, -2).flatten(-2)  # half planes of C numbers each
     if s is None or s.shape[-1] == 0:
         return planes
     cut = 2 * mv.shape[-2]
@@ -56,11 +57,10 @@ def pack(mv: torch.Tensor, s: torch.Tensor | None) -> torch.Tensor:
 
 def unpack(x: torch.Tensor, channels: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows (…, 16 C + S) -> (…, C, 16) and (…, S)."""
-    _, inverse, signs = _layout(x.device, x.dtype)
     z, v, f = split(x, channels)
     cut = 2 * channels
     planes = torch.cat([z[..., :cut], v.flatten(-2), f.flatten(-2)], dim=-1).unflatten(-1, (16, channels))
-    return (planes.transpose(-1, -2) * signs)[..., inverse], z[..., cut:]
+    return planes.transpose(-1, -2) @ _layout(x.device, x.dtype).T, z[..., cut:]
 
 
 def split(x: torch.Tensor, channels: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
