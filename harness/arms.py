@@ -102,9 +102,11 @@ def _built(arm: Arm, resolved: Resolved, say) -> Arm:
     tree = revision.provide(arm.tree, resolved.root, f"arm '{arm.reference}'", say)
     cwd = tree.folder / (resolved.scenario.scenario.cwd or ".")
     environment = {**tree.environment, **arm.environment}
+    # what a setup command is going to make cannot be there yet
+    first = arm.command[0] if resolved.scenario.scenario.setup else program(arm.command[0], cwd)
     return dataclasses.replace(
         arm,
-        command=[program(arm.command[0], cwd), *arm.command[1:]],
+        command=[first, *arm.command[1:]],
         cwd=str(cwd),
         environment=environment,
         revision=tree.as_dict(),

@@ -172,6 +172,12 @@ def test_the_build_sees_the_arms_environment_and_a_shell_if_asked(project):
     assert loops(found) == {"a": 4000, "b": 4000}
 
 
+def test_a_setup_command_may_do_what_a_build_could(project):
+    assert not (project / "sum").exists()
+    settings = {"scenario__build": "true", "scenario__setup": "make"}
+    assert loops(compare(project, "sum:sum@HEAD~1", "sum:sum@HEAD", **settings)) == {"a": 1000, "b": 3000}
+
+
 def test_the_working_directory_is_below_the_tree(project):
     found = compare(project, "sum:sum@HEAD", "sum:sum", scenario__cwd="overlays", arms__sum__run__command="../sum")
     assert found.entries[0].arms["a"]["cwd"].endswith("/overlays")
