@@ -1103,6 +1103,8 @@ static page_view view_pages(const mapping_context *c, const owner *o, int thread
 static int mark_records(mapping_context *c, owner *o)
 {
     const size_t words = (size_t)(o->page_end - o->page_first) << (c->page_bits - 6);
+    if (words == 0)
+        return MAPPING_OK;
     if (words > o->word_capacity) {
         free(o->bits);
         free(o->prefix);
