@@ -122,6 +122,15 @@ def choose(backend: str | None = None, **kwargs) -> str:
     return "torch"
 
 
+def plain(kwargs: dict) -> bool:
+    """Whether these keyword arguments mean attention of all items, or of all in a set, to each other and no more."""
+    if not set(kwargs) <= {"lengths", "backend"}:
+        return False
+    if kwargs.get("lengths") is None:
+        return kwargs.get("backend") in (None, "torch", "native")
+    return kwargs.get("backend") in (None, "ragged")
+
+
 def scaled_dot_product_attention(q, k, v, backend: str | None = None, **kwargs):
     """softmax(q kᵀ / √D) v over (…, H, N, D) by the chosen backend.
 

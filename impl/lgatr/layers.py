@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from . import native, primitives, rows
-from .attention import scaled_dot_product_attention
+from .attention import plain, scaled_dot_product_attention
 from .precision import minimum_autocast_precision
 from .primitives import PrimitivesConfig, cast
 
@@ -282,7 +282,7 @@ class EquiLayerNorm(nn.Module):
         return row if self.gain == 1.0 else row * self._gain(channels, width)
 
     def _gain(self, channels: int, width: int) -> torch.Tensor:
-        row = torch.full((width,), float(self.gain))
+        row = torch.full((width,), float(self.gain), device=None if self.weight_mv is None else self.weight_mv.device)
         row[2 * channels : width - 14 * channels] = 1.0  # the scalars know no gain
         return row
 
@@ -632,10 +632,6 @@ class CrossAttention(_Attention):
         return self._attend(self.norm(*q), self.norm(*k), self.norm(*v), attn_kwargs)
 
 
-#: keyword arguments of attention with which the fused kernel can do its work
-_FUSED_ATTENTION = {"lengths", "backend"}
-
-
 class LGATrBlock(nn.Module):
     """Normalise, attend, add; normalise, MLP, add."""
 
@@ -709,8 +705,7 @@ def attention_half(x, norm: EquiLayerNorm, attention: SelfAttention, extra, attn
         native.usable(x)
         and extra is None
         and not (config.multi_query or config.head_scale or attention.dropping)
-        and set(attn_kwargs) <= _FUSED_ATTENTION
-        and attn_kwargs.get("backend") in (None, "ragged", "torch")
+        and plain(attn_kwargs)
     ):
         return native.attention(x, norm, attention, attn_kwargs.get("lengths"))
     h = norm.rows(x, config.in_mv_channels)

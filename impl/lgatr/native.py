@@ -204,12 +204,17 @@ _remembered: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def remember(owner, key: tuple, parameters, make):
-    """What make() returns, from the owner's last call if none of the parameters has changed since."""
-    key = (*key, *((p.data_ptr(), p._version, p.dtype) for p in parameters))
+    """What make() returns, from the owner's last call if the parameters still have the same numbers.
+
+    The numbers themselves are compared (0.1 ms a block against 0.6 ms for packing): version counters do not see
+    changes through `.data`.
+    """
+    with torch.no_grad():
+        flat = torch.cat([p.reshape(-1) for p in parameters])
     kept = _remembered.get(owner)
-    if kept is None or kept[0] != key:
-        kept = _remembered[owner] = (key, make())
-    return kept[1]
+    if kept is None or kept[0] != key or kept[1].dtype != flat.dtype or not torch.equal(kept[1], flat):
+        kept = _remembered[owner] = (key, flat, make())
+    return kept[2]
 
 
 def _encoded(source: torch.Tensor) -> torch.Tensor:

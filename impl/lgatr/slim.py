@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from . import algebra, native
-from .attention import scaled_dot_product_attention
+from .attention import plain, scaled_dot_product_attention
 from .layers import freeze_empty
 from .nets import Net
 from .precision import minimum_autocast_precision, naive_amp
@@ -300,8 +300,7 @@ def attention_half(vectors, scalars, norm, attention, attn_kwargs):
         and scalars.dtype == vectors.dtype
         and attention.linear_in.linear_s is not None
         and not attention.dropping
-        and set(attn_kwargs) <= {"lengths", "backend"}
-        and attn_kwargs.get("backend") in (None, "ragged", "torch")
+        and plain(attn_kwargs)
     ):
         return _on_rows(vectors, scalars, native.slim_attention, norm, attention, attn_kwargs.get("lengths"))
     h_v, h_s = attention(*norm(vectors, scalars), **attn_kwargs)

@@ -173,6 +173,7 @@ def test_old_torch_is_told_at_construction(monkeypatch):
         net_of(compile=True)
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
 @pytest.mark.parametrize(
     ("kind", "implementation"),
     [("LGATr", "paired"), ("LGATrSlim", None), pytest.param("LGATr", "dense", marks=pytest.mark.slow)],
@@ -204,6 +205,7 @@ def test_compiled_by_inductor_is_eager(kind):
         assert (a.grad - b.grad).abs().max() <= 1e-5 * max(1.0, float(b.grad.abs().max()))
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
 def test_lengths_do_not_compile_again():
     compiled = []
 
@@ -382,6 +384,12 @@ def test_keyword_arguments_choose_the_backend():
     assert attention.choose(block_mask=1) == "flex"
     assert attention.choose(cu_seqlens_q=1) == "flash"
     assert attention.choose(backend="native") == "torch"
+
+
+def test_what_the_fused_kernel_may_take():
+    assert all(attention.plain(k) for k in ({}, {"backend": "torch"}, {"lengths": [1]}, {"lengths": [1], "backend": "ragged"}))
+    refused = ({"attn_mask": 1}, {"backend": "ragged"}, {"lengths": [1], "backend": "torch"}, {"backend": "flex"})
+    assert not any(attention.plain(k) for k in refused)
 
 
 def test_ragged_attention_is_attention_in_each_set():

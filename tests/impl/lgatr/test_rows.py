@@ -270,6 +270,10 @@ def test_packed_weights_follow_the_parameters():
         assert not torch.allclose(before, after)
         with native.disabled():
             assert torch.allclose(after, block.rows(x), atol=1e-12)
+        block.mlp.layers[2].weight.data.mul_(3)  # past the version counter
+        with native.disabled():
+            expected = block.rows(x)
+        assert torch.allclose(block.rows(x), expected, atol=1e-12)
         block.load_state_dict({name: p * 0.5 for name, p in block.state_dict().items()})
         with native.disabled():
             expected = block.rows(x)
