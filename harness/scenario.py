@@ -245,7 +245,8 @@ def _check(kind: type, data: Any, source: str, path: str) -> Any:
         place = f"{path}.{name}" if path else name
         if name not in data:
             if field.required:
-                raise ConfigurationError(sentence(f"{source}: {place}", _describe(field.type), "nothing", "add it"))
+                wanted = f"a table [{place}]" if _struct_of(field.type) else _describe(field.type)
+                raise ConfigurationError(sentence(f"{source}: {place}", wanted, "nothing", "add it"))
             continue
         table = _struct_of(field.type)
         if table is not None:

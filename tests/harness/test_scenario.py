@@ -105,6 +105,7 @@ def test_an_override_reaches_any_key(project):
             "scenarios/grouping.toml: scenario.fingerprint: expected 'exact', 'keys' or 'none', found 'key'; "
             'try "exact"',
         ),
+        (GOOD, "[arms.a]", "scenarios/grouping.toml: scenario: expected a table [scenario], found nothing; add it"),
         ('name = "grouping"', "", "scenarios/grouping.toml: scenario.name: expected a string, found nothing; add it"),
         (
             'name = "grouping"',
