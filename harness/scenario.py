@@ -27,7 +27,7 @@ Overlays = Annotated[
     msgspec.Meta(description="a list of [from, to]"),
 ]
 AtLeast0 = Annotated[int, msgspec.Meta(ge=0, description="a whole number of at least 0")]
-AtLeast1 = Annotated[int, msgspec.Meta(ge=1, description="a whole number of at least 1")]
+AtLeast1 = Annotated[int, msgspec.Meta(ge=1, description="a whole number of at least 1", examples=[8])]
 Seconds = Annotated[float, msgspec.Meta(gt=0, description="a number of seconds above 0")]
 Fraction = Annotated[float, msgspec.Meta(gt=0, lt=1, description="a number between 0 and 1")]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, description="a number of at least 0")]
@@ -220,6 +220,16 @@ def _struct_of(annotation) -> type | None:
     return None
 
 
+def _example(annotation) -> Any:
+    """A value that would do, where the annotation names one."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return next((found for item in typing.get_args(annotation) if (found := _example(item)) is not None), None)
+    for item in getattr(annotation, "__metadata__", ()):
+        if isinstance(item, msgspec.Meta) and item.examples:
+            return item.examples[0]
+    return None
+
+
 def _describe(annotation) -> str:
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return " or ".join(_describe(item) for item in typing.get_args(annotation) if item is not type(None))
@@ -257,7 +267,7 @@ def _check(kind: type, data: Any, source: str, path: str) -> Any:
             try:
                 values[name] = msgspec.convert(data[name], field.type, strict=True)
             except msgspec.ValidationError:
-                default = field.default if field.default not in (msgspec.NODEFAULT, None) else None
+                default = field.default if field.default not in (msgspec.NODEFAULT, None) else _example(field.type)
                 hint = f"try {json.dumps(default)}" if isinstance(default, (int, float, str)) and default != "" else ""
                 raise ConfigurationError(
                     sentence(f"{source}: {place}", _describe(field.type), _shown(data[name]), hint)

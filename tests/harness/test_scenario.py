@@ -53,7 +53,7 @@ def test_a_file_becomes_a_scenario_with_every_default(project):
     loaded = scenario.load(project, "grouping")
     assert loaded.name == "grouping"
     assert loaded.schedule.mode == "resident"
-    assert (loaded.schedule.units, loaded.schedule.pairs_or_default, loaded.schedule.warmup) == (6, 10, 2)
+    assert (loaded.schedule.fixed_units, loaded.schedule.pairs_in_block, loaded.schedule.warmup) == (6, 10, 2)
     assert loaded.gate.margin == 0.02
     assert loaded.gate.alpha == 0.05
     assert loaded.scenario.predict.ratio == [0.75, 0.95]
@@ -64,8 +64,9 @@ def test_a_file_becomes_a_scenario_with_every_default(project):
 
 def test_process_mode_counts_pairs(project):
     loaded = scenario.load(project, "grouping", {"schedule.mode": "process"})
-    assert loaded.schedule.units == 8
-    assert scenario.load(project, "grouping", {"schedule.mode": "process", "schedule.pairs": 3}).schedule.units == 3
+    assert loaded.schedule.fixed_units is None  # it looks at its pairs, and stops when they decide
+    three = scenario.load(project, "grouping", {"schedule.mode": "process", "schedule.pairs": 3})
+    assert (three.schedule.fixed_units, three.schedule.pairs_in_block) == (3, 1)
 
 
 def test_an_override_reaches_any_key(project):
@@ -90,8 +91,8 @@ def test_an_override_reaches_any_key(project):
         (
             "blocks = 6",
             "block = 6",
-            "scenarios/grouping.toml: schedule.block: expected one of 'blocks', 'mode', 'pairs', 'seed', 'warmup', "
-            "found 'block'; did you mean 'blocks'?",
+            "scenarios/grouping.toml: schedule.block: expected one of 'anytime', 'blocks', 'control', 'mode', 'pairs', "
+            "'pilot', 'quads', 'seed', 'time_budget', 'warmup', found 'block'; did you mean 'blocks'?",
         ),
         (
             "[schedule]",
