@@ -135,9 +135,8 @@ def summarise(entries: dict[str, list]) -> dict[str, Any]:
                 f"by itself it is {verdict.word} (p = {ps[name]:.2g} against the margin), "
                 f"but not among {len(read)} benchmarks (p = {adjusted[name]:.2g} by Holm)",
             )
-        question = one.gate
-        code = gate.exit_code(verdict.word, question.get("strict", False), question.get("accept") or ())
-        worst = min(worst, code, key=gate.WORST_FIRST.index)
+        code = gate.exit_code(verdict.word, one.gate.get("strict", False))
+        worst = gate.worst((worst, code))
         benchmarks.append(
             {
                 "name": name,

@@ -44,7 +44,9 @@ class Progress:
             return
         left = self._left(max(0.0, self._planned - kept - fraction), fraction)
         void = f" · {voids} void" if voids else ""
-        self._line(f"{self._name} · {self._word} {unit + 1} of {self._most}{self._planned}, {what}{void}{left}")
+        self._line(
+            f"{self._name} · {self._word} {unit} ({kept} of {self._most}{self._planned} done), {what}{void}{left}"
+        )
 
     def unit_done(self, unit: int, kept: int, state: str) -> None:
         """One unit is over."""
@@ -53,7 +55,7 @@ class Progress:
             return
         left = self._left(max(0, self._planned - kept))
         print(
-            f"{self._name}: {self._word} {unit + 1} {state}, {kept} of {self._most}{self._planned} done{left}",
+            f"{self._name}: {self._word} {unit} {state}, {kept} of {self._most}{self._planned} done{left}",
             file=self._stream,
         )
 

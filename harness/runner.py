@@ -581,7 +581,7 @@ class Runner:
         entry = records.Void(unit=unit, arm=arm, pair=pair, **void.fields())
         self._write(entry)
         name = self.resolved.arms[entry.arm].name
-        self.progress.note(f"arm '{name}', {self._unit_word()} {unit + 1}: void ({entry.reason}): {entry.message}")
+        self.progress.note(f"arm '{name}', {self._unit_word()} {unit}: void ({entry.reason}): {entry.message}")
 
     def _unit_word(self) -> str:
         return "pair" if self.plan["mode"] == "process" else "block"

@@ -386,7 +386,7 @@ def test_the_command_prints_the_summary_writes_the_pages_and_exits_with_the_code
     folder = next((project / "reports" / "scripted").iterdir())
     assert f"report: {folder.relative_to(project) / 'report.html'}" in done.stdout
     assert {path.name for path in folder.iterdir()} == {"records.jsonl", "report.html", "report.md", "summary.json"}
-    assert "block 6 complete, 6 of 6 done" in done.stderr
+    assert "block 5 complete, 6 of 6 done" in done.stderr
 
 
 def test_a_report_from_a_copied_record_is_the_same_to_the_byte(project, harness, tmp_path):
@@ -457,7 +457,7 @@ def test_an_interrupted_comparison_resumes_with_the_same_coins(project, harness,
     )
     with process:
         for line in process.stderr:
-            if "block 2 complete" in line:
+            if "block 1 complete" in line:
                 break
         process.send_signal(sent)
         rest = process.stderr.read()
