@@ -11,7 +11,7 @@ from pathlib import Path
 
 def missing() -> str | None:
     """What is missing on this machine, and what to do; None when nothing is."""
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 (this script also runs where the package cannot)
         return f"harness needs Python 3.11 or newer, found {sys.version.split()[0]}; run make PYTHON=python3.11 ..."
     if importlib.util.find_spec("ensurepip") is None:
         return "Python's venv module is incomplete (no ensurepip); install it: apt install python3-venv"

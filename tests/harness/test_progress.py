@@ -1,4 +1,4 @@
-"""What is shown while a comparison runs: one rewritten line on a terminal, a line a unit elsewhere, nothing if quiet."""
+"""What is shown while a comparison runs: a line rewritten on a terminal, a line a unit elsewhere, none if quiet."""
 
 import io
 
