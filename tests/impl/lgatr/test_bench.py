@@ -92,7 +92,8 @@ def test_bench_prints_a_row_a_case(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["case", "paired", "dense", "peak_rss_bytes"]
     assert int(lines[-1].split()[1]) > 1e6
-    for wrong, message in ((["--dtype", "int8"], "float64"), (["--case", "magic"], "paired"), (["--jets", "0"], "jets")):
+    faults = ((["--dtype", "int8"], "float64"), (["--case", "magic"], "paired"), (["--jets", "0"], "jets"))
+    for wrong, message in faults:
         with pytest.raises(SystemExit) as stop:
             bench.main(wrong)
         assert stop.value.code == 2
@@ -122,8 +123,10 @@ def test_arm_refuses_what_cannot_be(parameters, word):
         arm.Lgatr(worker.effective("lgatr", arm.Lgatr.accepts, parameters))
 
 
-@pytest.mark.parametrize("path", sorted([*(ROOT / "scenarios").glob("lgatr-*.toml"), ROOT / "scenarios/slim-peer.toml"]),
-                         ids=lambda path: path.stem)  # fmt: skip
+SCENARIOS = sorted([*(ROOT / "scenarios").glob("lgatr-*.toml"), ROOT / "scenarios/slim-peer.toml"])
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenarios_name_possible_arms(path):
     scenario = tomllib.loads(path.read_text())
     for given in scenario["arms"].values():

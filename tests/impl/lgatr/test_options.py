@@ -64,7 +64,10 @@ def test_options_that_change_the_parameters(changes):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"attention": {"num_heads": 1}}, {"primitives": {"bivector": False}}, {"mlp": {"nonlinearity": "relu"}}, {"mlp": {"nonlinearity": "silu"}}],
+    [
+        {"attention": {"num_heads": 1}}, {"primitives": {"bivector": False}}, {"mlp": {"nonlinearity": "relu"}},
+        {"mlp": {"nonlinearity": "silu"}},
+    ],
     ids=str,
 )
 def test_options_that_change_the_outputs(changes):
@@ -387,7 +390,8 @@ def test_keyword_arguments_choose_the_backend():
 
 
 def test_what_the_fused_kernel_may_take():
-    assert all(attention.plain(k) for k in ({}, {"backend": "torch"}, {"lengths": [1]}, {"lengths": [1], "backend": "ragged"}))
+    taken = ({}, {"backend": "torch"}, {"lengths": [1]}, {"lengths": [1], "backend": "ragged"})
+    assert all(attention.plain(k) for k in taken)
     refused = ({"attn_mask": 1}, {"backend": "ragged"}, {"lengths": [1], "backend": "torch"}, {"backend": "flex"})
     assert not any(attention.plain(k) for k in refused)
 

@@ -35,7 +35,8 @@ def run(decorator, *dtypes):
     ("output", "given", "expected"),
     [
         ("low", (BF, F32), BF), ("high", (BF, F32), F32), ("low", (F64,), F32), ("high", (F64,), F64),
-        ("high", (BF,), BF), (None, (BF,), F32), (torch.float16, (F32,), torch.float16), ("low", (torch.int64,), torch.int64),
+        ("high", (BF,), BF), (None, (BF,), F32), (torch.float16, (F32,), torch.float16),
+        ("low", (torch.int64,), torch.int64),
     ],
 )  # fmt: skip
 def test_table_of_dtypes(output, given, expected):

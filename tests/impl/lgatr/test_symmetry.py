@@ -125,10 +125,9 @@ class _Broken(torch.nn.Module):
 @pytest.mark.parametrize("how", ["sign", "direction", "norm"])
 def test_broken_layers_are_caught(how):
     (mv, s), config = event(), PrimitivesConfig(implementation="paired")
-    layer = layers.EquiLinear(2, 4, config, 3, 2)
+    layer = _Broken(layers.EquiLinear(2, 4, config, 3, 2), how)
     with pytest.raises(AssertionError, match="equivariance"):
-        for matrix in transformations():
-            symmetry.assert_equivariant(_Broken(layer, how), mv, matrix, s)
+        symmetry.assert_equivariant(layer, mv, transformations()[1], s)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -245,7 +244,8 @@ def test_curve_of_the_error_against_rapidity(capsys):
             (torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True))]  # fmt: skip
         table.append((rapidity, *row))
     with capsys.disabled():
-        print("\ndeviation from equivariance, largest component\nrapidity  float64   float32   bf16 protected  bf16 naive")
+        print("\ndeviation from equivariance, largest component")
+        print("rapidity  float64   float32   bf16 protected  bf16 naive")
         for rapidity, *row in table:
             print(f"{rapidity:8.1f}  " + "  ".join(f"{value:8.1e}" for value in row))
     for rapidity, double, single, protected, naive in table:

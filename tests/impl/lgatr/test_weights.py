@@ -28,7 +28,7 @@ def lgatr_case(primitives=None, attention=None, mlp=None, scalars=True, **more):
 
 
 def conditional_case(primitives=None, attention=None, crossattention=None, scalars=True, **more):
-    name, arguments, primitives, inputs = lgatr_case(primitives, attention, None, scalars, **more)
+    _, arguments, primitives, inputs = lgatr_case(primitives, attention, None, scalars, **more)
     arguments |= {
         "mv_channels_cond": 5,
         "s_channels_cond": 6 if scalars else 0,
@@ -239,6 +239,6 @@ def test_initial_weights_have_the_package_s_spread():
     for name, parameter in mine.named_parameters():
         if parameter.numel() < 400:
             continue
-        other = theirs[name]
-        assert abs(float(parameter.detach().std() / other.detach().std()) - 1) < 0.15, name
-        assert abs(float(parameter.detach().mean() - other.detach().mean())) < 0.15 * float(other.detach().abs().max()), name
+        mine_, other = parameter.detach(), theirs[name].detach()
+        assert abs(float(mine_.std() / other.std()) - 1) < 0.15, name
+        assert abs(float(mine_.mean() - other.mean())) < 0.15 * float(other.abs().max()), name
