@@ -413,6 +413,9 @@ def _by_hand(served: _Served, options, say) -> None:
     say(served.close())
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
 def lines():
     """Move standard output (and, under the harness, standard input) aside, so that no library can write or read there.
 
@@ -428,7 +431,11 @@ def lines():
         os.close(null)
 
     def say(line) -> None:
-        out.write(json.dumps(_finite(line), separators=(",", ":"), allow_nan=False) + "\n")
+        try:
+            text = _encode(line)
+        except (TypeError, ValueError):  # NaN, infinity or a number of NumPy; looking for them first would cost more
+            text = _encode(_finite(line))
+        out.write(text + "\n")
         out.flush()
 
     return say, commands
