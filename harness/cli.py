@@ -512,6 +512,52 @@ def selftest(blocks, pairs, seed, reports, quiet) -> None:
         raise UnfitError("a planted slowdown of 10 % and no slowdown cannot be told apart here; see harness doctor")
 
 
+@cli.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("other", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
+@click.option("--a", "name_a", metavar="NAME", help="The result that is A (default: by name, or the first of two).")
+@click.option("--b", "name_b", metavar="NAME", help="The result that is B.")
+@click.option("--margin", type=_Share(), default=0.02, show_default="2%", help="The slowdown that you do not mind.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summaries as JSON.")
+def import_(file, other, name_a, name_b, margin, as_json) -> None:
+    """Judge results of hyperfine, pyperf, pytest-benchmark, asv or google-benchmark (their JSON).
+
+    Two files are A and B, and results of one name are compared; one file must hold two results. A folder is all its
+    *.json of one arm, a process each. The verdict is model-based: the runs were not paired, and another tool chose
+    their order. Exit codes are those of ab.
+    """
+    from harness.exchange import imports, results
+
+    a = results.read(file)
+    b = results.read(other) if other is not None else None
+    found = imports.pairs(a, b, name_a, name_b)
+    for line in imports.left_out(a, b, found):
+        click.echo(f"harness: {line}", err=True)
+    summaries = imports.summarise(found, (a.source, (b or a).source), margin)
+    code = imports.worst(summaries)
+    if as_json:
+        click.echo(json.dumps({"exit_code": code, "comparisons": summaries}, indent=2))
+    else:
+        for summary in summaries:
+            for line in imports.told(summary):
+                click.echo(line)
+        click.echo(f"note: {imports.WARNING}")
+    click.get_current_context().exit(code)
+
+
+@cli.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--format", "form", required=True, type=click.Choice(["csv", "bmf", "google-benchmark"]), help="What to write."
+)
+def export(run, form) -> None:
+    """Print a comparison (its folder or records.jsonl) as CSV, Bencher's metric format or google-benchmark's JSON."""
+    from harness import records
+    from harness.exchange import exports
+
+    click.echo(exports.text(records.read(run), str(run), form), nl=False)
+
+
 def _worst(first: int, second: int) -> int:
     """The worse of two exit codes in the order 1, 4, 3, 0."""
     order = (1, 4, 3, 0)
