@@ -133,15 +133,15 @@ def resolve(
         odd, other = (first, second) if isinstance(a, _Reference) else (second, first)
         raise ConfigurationError(f"'{odd}' is an arm of a scenario and '{other}' is a command; compare like with like")
     if isinstance(a, _Reference):
-        return _checked(_resolve_scenario(a, b, root, parameters or {}, overrides or {}))
+        return checked(_resolve_scenario(a, b, root, parameters or {}, overrides or {}))
     if parameters:
         raise ConfigurationError(
             sentence("-p", "two arms of a scenario", "commands", "write parameters into the commands themselves")
         )
-    return _checked(_resolve_commands(first, second, root or start, overrides or {}, start))
+    return checked(_resolve_commands(first, second, root or start, overrides or {}, start))
 
 
-def _checked(resolved: Resolved) -> Resolved:
+def checked(resolved: Resolved) -> Resolved:
     """Refuse keys for commands where no command is, and a standard input that is not there, before anything is done."""
     question = resolved.scenario.scenario
     for key in ("stdin", "outputs"):
@@ -162,7 +162,7 @@ def _checked(resolved: Resolved) -> Resolved:
 def from_scenario(scenario: Scenario, a: str, b: str, root: Path) -> Resolved:
     """Two arms of a scenario that exists in memory only; `root` is where they run."""
     references = [_Reference(name, scenario.name, name, {}) for name in (a, b)]
-    return _checked(_of_scenario(scenario, references, root, {}))
+    return checked(_of_scenario(scenario, references, root, {}))
 
 
 def one(reference: str, *, start: Path | None = None, parameters=None, overrides=None) -> Resolved:

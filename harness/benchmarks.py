@@ -1,6 +1,7 @@
 """`harness ab pytest:PATH@rev pytest:PATH`: every pytest-benchmark test is a comparison of its own, Holm across them.
 
-PATH is what pytest takes: a folder, a file, or one test by its node id (file::test), from the project's root.
+PATH is what pytest takes: a folder, a file, or one test by its node id (file::test), from the project's root or
+scenario.cwd below it.
 Benchmarks are paired by node id, relative to PATH; those on one side only are named. Each pair is measured by the same
 engine as any two arms, into reports/pytest-<name>/, and the run as a whole has its summary.json in
 reports/pytest-<digest8>/.
@@ -192,11 +193,12 @@ def terminal(summary: dict[str, Any], reports: Path) -> str:
 
 
 def _sides(a: str, b: str, root: Path, overrides: dict[str, Any], say) -> list[Side]:
-    parsed = [_parse(text, root) for text in (a, b)]
+    scenario = _scenario("collection", overrides, 1)
+    cwd = root / (scenario.scenario.cwd or ".")
+    parsed = [_parse(text, root, cwd) for text in (a, b)]
     apart = any(rev is not None for _, rev in parsed)
     sides = []
     for text, (path, rev) in zip((a, b), parsed):
-        scenario = _scenario("collection", overrides, 1)
         build = scenario.scenario.build
         words = None if build is None else tuple(scenarios.words(build, scenario.scenario.shell, "scenario.build"))
         arm = Arm(
@@ -204,15 +206,15 @@ def _sides(a: str, b: str, root: Path, overrides: dict[str, Any], say) -> list[S
             reference=text,
             kind="arm",
             command=[sys.executable, "-P", str(PROGRAM)],
-            cwd=str(root),
+            cwd=str(cwd),
             tree=revision.Request(rev=rev, build=words) if apart else None,
         )
-        resolved = arms.built(Resolved(scenario, arm, arm, root, root), say)
+        resolved = arms.built(arms.checked(Resolved(scenario, arm, arm, root, root)), say)
         sides.append(Side(text, path, resolved.a, _collect(resolved.a, text, path)))
     return sides
 
 
-def _parse(text: str, root: Path) -> tuple[str, str | None]:
+def _parse(text: str, root: Path, cwd: Path) -> tuple[str, str | None]:
     """PATH and revision. Raises ConfigurationError for a path that is not there, or a second way to read it."""
     path, _, rev = text.removeprefix(PREFIX).partition("@")
     if not path:
@@ -224,8 +226,8 @@ def _parse(text: str, root: Path) -> tuple[str, str | None]:
         )
     if rev:
         revision.commit_of(root, rev, f"'{text}'")
-    elif not (root / path.partition("::")[0]).exists():
-        raise ConfigurationError(sentence(text, f"a file or folder of tests in {root}", f"no '{path}'"))
+    elif not (cwd / path.partition("::")[0]).exists():
+        raise ConfigurationError(sentence(text, f"a file or folder of tests in {cwd}", f"no '{path}'"))
     return path, rev or None
 
 
@@ -248,7 +250,7 @@ def _collect(arm: Arm, text: str, path: str) -> dict[str, str]:
 
 def _scenario(name: str, overrides: dict[str, Any], suite: int) -> scenarios.Scenario:
     """The scenario of one benchmark among `suite`: enough blocks that it can be significant beside the others."""
-    blocks = max(8, math.ceil(math.log2(suite / 0.05)) + 2)
+    blocks = max(8, math.ceil(math.log2(suite / overrides.get("gate.alpha", 0.05))) + 2)
     slug = re.sub(r"[^\w.-]+", "-", name).strip("-")[:60]
     data: dict[str, Any] = {
         "scenario": {
@@ -271,7 +273,7 @@ def _resolved(name: str, sides: list[Side], root: Path, overrides: dict[str, Any
         words = ["--arm", side.arm.name, "--set", f"node={json.dumps(node, ensure_ascii=False)}"]
         command = [*side.arm.command, *words]
         ready.append(dataclasses.replace(side.arm, command=command, parameters={"node": node}))
-    return Resolved(_scenario(name, overrides, suite), ready[0], ready[1], root, root)
+    return arms.checked(Resolved(_scenario(name, overrides, suite), ready[0], ready[1], root, root))
 
 
 # ------------------------------------------------------------------------------------------------- going on

@@ -196,6 +196,10 @@ def ab(
     if benchmarks.is_reference(a) or benchmarks.is_reference(b):
         if parameters:
             raise ConfigurationError(sentence("-p", "two arms of a scenario", "benchmarks"))
+        if append is not None:
+            raise ConfigurationError(
+                sentence("--append", "one comparison", "a run of several", "append to one of them")
+            )
         folder, summary = benchmarks.compare(
             a,
             b,

@@ -75,7 +75,8 @@ def test_the_same_ids_of_two_revisions_are_compared_and_the_others_named(project
 
 def test_an_interrupted_run_goes_on_with_what_is_missing(project):
     options = {"overrides": {"schedule.blocks": 1, "schedule.pairs": 1}, "command": ["ab"], "start": project}
-    assert benchmarks._parse("pytest:bench/test_work.py::test_work", project) == ("bench/test_work.py::test_work", None)
+    one = "bench/test_work.py::test_work"
+    assert benchmarks._parse(f"pytest:{one}", project, project) == (one, None)
     write(project, {"bench/test_more.py": "def test_more(benchmark):\n    assert benchmark(int) == 0\n"})
     (project / "bench" / "test_new.py").unlink()
     folder, whole = benchmarks.compare("pytest:bench", "pytest:bench", quiet=True, **options)
@@ -101,8 +102,8 @@ def test_the_command_line_takes_suites_and_refuses_what_is_none(project, harness
         2,
         "harness: 'pytest:bench' is a suite of benchmarks, 'true x' is not; compare like with like\n",
     )
-    done = harness("ab", "pytest:bench", "pytest:bench", "-p", "n=1", cwd=project)
-    assert done.returncode == 2
+    for options in (("-p", "n=1"), ("--append", "x", "--blocks", "1"), ("--outputs", "out"), ("--cwd", "nowhere")):
+        assert harness("ab", "pytest:bench", "pytest:bench", *options, cwd=project).returncode == 2
 
 
 @pytest.mark.parametrize(
