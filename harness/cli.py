@@ -196,10 +196,9 @@ def ab(
     if benchmarks.is_reference(a) or benchmarks.is_reference(b):
         if parameters:
             raise ConfigurationError(sentence("-p", "two arms of a scenario", "benchmarks"))
-        if append is not None:
-            raise ConfigurationError(
-                sentence("--append", "one comparison", "a run of several", "append to one of them")
-            )
+        for option, given in (("--append", append), ("--anytime", anytime)):
+            if given:  # Holm's correction is for numbers of blocks that were fixed beforehand
+                raise ConfigurationError(sentence(option, "one comparison", "a run of benchmarks"))
         folder, summary = benchmarks.compare(
             a,
             b,

@@ -102,7 +102,13 @@ def test_the_command_line_takes_suites_and_refuses_what_is_none(project, harness
         2,
         "harness: 'pytest:bench' is a suite of benchmarks, 'true x' is not; compare like with like\n",
     )
-    for options in (("-p", "n=1"), ("--append", "x", "--blocks", "1"), ("--outputs", "out"), ("--cwd", "nowhere")):
+    for options in (
+        ("-p", "n=1"),
+        ("--append", "x", "--blocks", "1"),
+        ("--anytime",),
+        ("--outputs", "out"),
+        ("--cwd", "nowhere"),
+    ):
         assert harness("ab", "pytest:bench", "pytest:bench", *options, cwd=project).returncode == 2
 
 
