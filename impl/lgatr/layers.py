@@ -196,7 +196,21 @@ class EquiLinear(nn.Module):
 
     def ordered_parameters(self) -> list[torch.Tensor]:
         """Parameters in the order of `rows.LinearShape.parameters`."""
-        return [self.get_parameter(name) for name in self.shape.parameters()]
+        # Named one by one: get_parameter costs 4 µs each, 0.1 ms a block.
+        found = [self.weight]
+        if self.s2mvs is not None:
+            found.append(self.s2mvs.weight)
+            if self.shape.bias:
+                found.append(self.s2mvs.bias)
+        elif self.bias is not None:
+            found.append(self.bias)
+        if self.mvs2s is not None:
+            found.append(self.mvs2s.weight)
+            if self.shape.bias:
+                found.append(self.mvs2s.bias)
+            if self.s2s is not None:
+                found.append(self.s2s.weight)
+        return found
 
     def packed(self, panels: bool) -> torch.Tensor:
         """The packed weight: rows.py's matrices, or the native panels of them. Kept while nothing changes it."""

@@ -48,7 +48,9 @@ def half_plane_signs(device, dtype) -> torch.Tensor:
 
 def pack(mv: torch.Tensor, s: torch.Tensor | None) -> torch.Tensor:
     """(…, C, 16) and (…, S) or None -> rows (…, 16 C + S)."""
-    planes = (mv @ _layout(mv.device, mv.dtype)).transpose(-1, -2).flatten(-2)  # half planes of C numbers each
+    # Flat for the product: a product of strided items would be one small call an item.
+    planes = (mv.reshape(-1, 16) @ _layout(mv.device, mv.dtype)).view(mv.shape)
+    planes = planes.transpose(-1, -2).flatten(-2)  # half planes of C numbers each
     if s is None or s.shape[-1] == 0:
         return planes
     cut = 2 * mv.shape[-2]
@@ -60,7 +62,8 @@ def unpack(x: torch.Tensor, channels: int) -> tuple[torch.Tensor, torch.Tensor]:
     z, v, f = split(x, channels)
     cut = 2 * channels
     planes = torch.cat([z[..., :cut], v.flatten(-2), f.flatten(-2)], dim=-1).unflatten(-1, (16, channels))
-    return planes.transpose(-1, -2) @ _layout(x.device, x.dtype).T, z[..., cut:]
+    planes = planes.transpose(-1, -2)
+    return (planes.reshape(-1, 16) @ _layout(x.device, x.dtype).T).view(planes.shape), z[..., cut:]
 
 
 def split(x: torch.Tensor, channels: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -50,6 +50,14 @@ def test_pack_and_unpack_are_inverse(channels, scalars):
     assert torch.equal(rows.join(*rows.split(x, channels)), x)
 
 
+def test_parameters_come_in_the_order_of_their_shapes():
+    for in_s, out_s, bias, subgroup in itertools.product((0, 3), (0, 2), (True, False), (True, False)):
+        layer = layers.EquiLinear(2, 4, PrimitivesConfig(subgroup=subgroup), in_s, out_s, bias=bias)
+        named = [layer.get_parameter(name) for name in layer.shape.parameters()]
+        assert all(a is b for a, b in zip(layer.ordered_parameters(), named, strict=True))
+        assert [tuple(p.shape) for p in named] == list(layer.shape.parameters().values())
+
+
 def test_dual_is_multiplication_by_i():
     """What the layout is for: (re, im) of every pair goes to (-im, re)."""
     mv, _ = stream(4, 3, 0)
