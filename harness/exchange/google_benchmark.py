@@ -33,7 +33,7 @@ def read(data: dict[str, Any]) -> Iterator[Result]:
         if aggregate and one["aggregate_name"] != "median":
             continue
         if one.get("time_unit", "ns") not in UNITS:
-            raise ValueError(f"time_unit '{one['time_unit']}', and {', '.join(UNITS)} are known")
+            raise ValueError(f"time_unit {one['time_unit']!r}, and {', '.join(UNITS)} are known")
         seconds = one["real_time"] * UNITS[one.get("time_unit", "ns")]
         if aggregate:
             medians[name] = seconds

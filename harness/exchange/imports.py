@@ -100,7 +100,7 @@ def summarise(found: list[tuple[Result, Result]], sources: tuple[str, str], marg
 
 
 def _judge(a: Result, b: Result, margin: float) -> tuple[gate.Interval, gate.Verdict, float]:
-    """Interval, verdict, and how sure a claim of change is: one-sided p against the margin; 1 where none is made."""
+    """Interval, verdict, and how sure a claim of change is: two-sided p against the margin; 1 where none is made."""
     interval = unpaired.interval(a.values, b.values, margin)
     failed, p = _failures(a, b)
     if failed is not None:
@@ -116,9 +116,9 @@ def _judge(a: Result, b: Result, margin: float) -> tuple[gate.Interval, gate.Ver
     mu = math.log1p(margin)
     logs = [[math.log(value) for value in one.values] for one in (a, b)]
     if verdict.word == "regression":
-        return interval, verdict, unpaired.tails(*logs, mu)[0]
+        return interval, verdict, 2 * unpaired.tails(*logs, mu)[0]
     if verdict.word == "improvement":
-        return interval, verdict, unpaired.tails(*logs, -mu)[1]
+        return interval, verdict, 2 * unpaired.tails(*logs, -mu)[1]
     return interval, verdict, 1.0
 
 

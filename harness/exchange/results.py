@@ -6,7 +6,6 @@ of such files, one a run, gives as many values as it has files.
 """
 
 import json
-import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,6 +17,9 @@ from harness.errors import ConfigurationError, sentence
 #: modules of this package, by the tool whose files they read; each has NAME, recognises(data) and read(data, source)
 READERS = ("hyperfine", "pyperf", "pytest_benchmark", "asv", "google_benchmark")
 TOOLS = "hyperfine, pyperf, pytest-benchmark, asv or google-benchmark"
+
+#: values outside are no measurement, and their ratios would not be numbers
+LEAST, LARGEST = 1e-100, 1e100
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ def _file(path: Path) -> Side:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(sentence(source, f"a file of {TOOLS}", error.strerror or str(error))) from None
+    except RecursionError:
+        raise ConfigurationError(sentence(source, f"JSON of {TOOLS}", "brackets nested without end")) from None
     except ValueError as error:
         raise ConfigurationError(sentence(source, f"JSON of {TOOLS}", str(error))) from None
     for name in READERS:
@@ -122,19 +126,27 @@ def _side(source: str, tool: str, found: list[Result]) -> Side:
     results: dict[str, Result] = {}
     dropped = []
     for result in found:
+        result = replace(result, name=_printable(result.name), quantity=_printable(result.quantity))
+        name, again = result.name, 2
         for value in result.values:
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-                raise ConfigurationError(sentence(f"{source}: '{result.name}'", "numbers above 0", repr(value)))
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not LEAST < value < LARGEST:
+                raise ConfigurationError(
+                    sentence(f"{source}: '{name}'", f"numbers above 0 and below {LARGEST:g}", repr(value))
+                )
         if not result.values and not result.failed:
             dropped.append(result.name)
             continue
-        name, again = result.name, 2
         while name in results:
             name, again = f"{result.name} ({again})", again + 1
         results[name] = replace(result, name=name)
     if not results:
         raise ConfigurationError(sentence(source, "results with values", "none"))
     return Side(source, tool, results, tuple(dropped))
+
+
+def _printable(text: Any) -> str:
+    """A name from a file, without what could rewrite a terminal."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in str(text))
 
 
 def middle(values: Iterable[float]) -> float:
