@@ -139,7 +139,7 @@ def scaled_dot_product_attention(q, k, v, backend: str | None = None, **kwargs):
     ValueError    the backend is unknown, not installed, or does not run on this device
     """
     name = choose(backend, **kwargs)
-    if name in ("xformers", "flash") and q.device.type == "cpu":
+    if name in ("varlen", "xformers", "flash") and q.device.type == "cpu":
         raise ValueError(f"attention backend '{name}': expected tensors on a GPU, found them on the CPU; use 'ragged'")
     try:
         return _CALLS[name](q, k, v, **kwargs)

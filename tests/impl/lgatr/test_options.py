@@ -281,6 +281,7 @@ def test_the_implementation_decides_what_runs(monkeypatch):
         (lambda: layers.EquiLinear(1, 1, PrimitivesConfig(), initialization="huge"), "almost_unit_scalar"),
         (lambda: net_of()(*inputs(), backend="magic"), "ragged"),
         (lambda: net_of()(*inputs(), backend="flash"), "GPU"),
+        (lambda: net_of()(*inputs(), cu_seq_q=torch.zeros(1)), "GPU"),
         (lambda: embed.embed_vector(torch.zeros(3)), "4 numbers"),
         (lambda: embed.get_spurions("sideways"), "lightlike"),
     ],
@@ -414,6 +415,16 @@ def test_masks_reach_attention():
     mask = torch.ones(5, 5, dtype=torch.bool).tril()
     assert not torch.allclose(net(mv, s, attn_mask=mask)[0], net(mv, s)[0])
     assert torch.allclose(net(mv, s, attn_mask=mask)[0], net(mv, s, is_causal=True)[0], atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_by_its_keywords():
+    net, (mv, s) = net_of(primitives={"implementation": "dense"}).float(), [x.float() for x in inputs()]
+    with torch.no_grad():
+        same = net(mv, s, score_mod=lambda score, batch, head, query, key: score)[0]
+        causal = net(mv, s, score_mod=lambda score, b, h, q, k: torch.where(q >= k, score, -torch.inf))[0]
+        assert torch.allclose(same, net(mv, s)[0], atol=1e-5)
+        assert torch.allclose(causal, net(mv, s, is_causal=True)[0], atol=1e-5)
 
 
 def test_heads_of_attention_see_scalars_and_multivectors():
