@@ -288,6 +288,24 @@ def test_packed_weights_follow_the_parameters():
         assert torch.allclose(block.rows(x), expected, atol=1e-12)
 
 
+@needs_library
+def test_threads_do_not_share_scratch():
+    from concurrent.futures import ThreadPoolExecutor
+
+    block = block_of(8, 8, 2)
+    inputs = [torch.randn(4, 20 + 5 * i, rows.width(8, 8)) for i in range(8)]
+
+    def run(x):
+        return [gradients(block.rows, x)[i] for i in (0, 1) for _ in range(3)]
+
+    block.requires_grad_(False)
+    alone = [run(x) for x in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(run, inputs))
+    for a, b in zip(alone, together):
+        assert all(torch.equal(p, q) for p, q in zip(a, b))
+
+
 def test_unknown_level_is_refused(monkeypatch):
     if not native.available():
         pytest.skip("the C library is not built")
