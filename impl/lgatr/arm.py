@@ -3,6 +3,7 @@
 Run by hand: `python -m impl.lgatr.arm --set code=lgatr --set gradient=false`.
 """
 
+import resource
 from dataclasses import asdict
 
 from harness import worker
@@ -10,7 +11,7 @@ from impl.lgatr import bench
 
 
 class Lgatr(worker.Workload):
-    """One iteration: one step of a `bench.Case`; units and work are particles.
+    """One iteration: one step of a `bench.Case`; units and work are particles, the counter the largest memory so far.
 
     Parameters are the fields of `bench.Case`, and
     steps : int      steps an iteration
@@ -57,7 +58,9 @@ class Lgatr(worker.Workload):
         for _ in range(steps):
             self.job.step()
         particles = self.job.particles * steps
-        return {"units": particles, "work": particles}
+        # The harness itself can tell peak memory of a process only; here both arms stay alive.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return {"units": particles, "work": particles, "counters": {"resident_peak_bytes": peak}}
 
     def fingerprint(self) -> dict:
         shape = ",".join(map(str, (self.job.particles, *self.job.lengths)))
