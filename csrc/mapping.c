@@ -345,8 +345,8 @@ int mapping_best_instructions(void)
 {
 #if defined(__x86_64__) && defined(__GNUC__)
     __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
-                      __builtin_cpu_supports("popcnt");
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+                      __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
         return MAPPING_AVX512;
@@ -656,21 +656,25 @@ static bool prepare_margin(const flat_space *w, flat_task *t)
     t->certain = true;
     t->outside = false;
     for (int k = 0; k < 3; k++) {
-        double gradient = 0.0, size = 0.0, low = INFINITY, high = -INFINITY;
+        double gradient = 0.0, size = 0.0, terms = 0.0, low = INFINITY, high = -INFINITY;
         for (int p = 0; p < t->filter_positions; p++) {
             const double *a = t->table + 12 * (t->filter_first + p) + 4 * k;
             const double g = sqrt(a[0] * a[0] + a[1] * a[1] + a[2] * a[2]) / t->step[k];
             const double first = a[0] * w->planes[0] + a[1] * w->planes[FLAT_COLUMNS] + a[2] * w->planes[2 * FLAT_COLUMNS];
             const double at = (first + a[3] - t->minimum[k]) / t->step[k] - t->origin[k];
+            const double largest = g + (fabs(a[3]) + fabs(t->minimum[k])) / t->step[k] + t->origin[k];
             gradient = !(g <= gradient) ? g : gradient;
+            terms = !(largest <= terms) ? largest : terms;
             size = !(fabs(at) + g * w->reach <= size) ? fabs(at) + g * w->reach : size;
             low = !(at - g * w->reach >= low) ? at - g * w->reach : low;
             high = !(at + g * w->reach <= high) ? at + g * w->reach : high;
         }
         t->certain &= low >= 0.5 && high <= t->extent[k] - 0.5;
         t->outside |= high + t->origin[k] < -0.5 || low + t->origin[k] > t->shape[k] + 0.5;
-        /* ||r| - 1| <= ||r|^2 - 1|; eight roundings of 2^-24 instead of seven, and 1 % cover what double rounds. */
-        const double margin = 1.01 * gradient * (w->chord / 4 + w->unit_error) + 8.08 * 0x1p-24 * size + 1e-7;
+        /* ||r| - 1| <= ||r|^2 - 1|; eight roundings of 2^-24 instead of seven. The double evaluations, the exact one and
+         * that of the corners, have a dozen roundings of 2^-53 each in terms of at most `terms` voxels. */
+        const double margin = 1.01 * gradient * (w->chord / 4 + w->unit_error) + 8.08 * 0x1p-24 * size +
+                              32 * 0x1p-53 * terms + 1e-7;
         if (!(margin < 0.25)) {
             t->certain = t->outside = false;
             return false;
@@ -779,7 +783,7 @@ static bool map_flat(mapping_context *c, mapper *m, size_t number, int64_t frame
     }
     if (g->powers && g->bits_local == m->page_bits) {
         const int z = t.shift[1] - g->chunk_bits[2], y = t.shift[0] - t.shift[1] - g->chunk_bits[1];
-        const int x = bits_for((uint64_t)t.extent[0]) > g->chunk_bits[0] ? bits_for((uint64_t)t.extent[0]) - g->chunk_bits[0] : 0;
+        const int bits = bits_for((uint64_t)t.extent[0]), x = bits > g->chunk_bits[0] ? bits - g->chunk_bits[0] : 0;
         if (x + y + z <= 12) {
             t.chunk_shift[0] = y + z;
             t.chunk_shift[1] = z;

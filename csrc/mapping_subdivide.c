@@ -39,9 +39,9 @@ static inline uint64_t evaluate(mapper *m, uint32_t u, uint32_t v, uint32_t t)
 /* How far a point of the current pixel can lie outside the box of its corners' coordinates, axis by axis, in voxels.
  *
  * With c a convex combination of the unit corner rays r_i and d their largest chord, |c/|c| - c| = 1 - |c| <= d^2/4
- * (mapping_flat.inc), so an affine map moves by at most its gradient times that; a cell's corners lie on the sphere while their
- * combination does not, which costs the same once more, hence d^2/2 for pixels and cells alike. Over an exposure, A_t differs
- * from the interpolated (A_0, A_1), under which the box of eight corners is convex, by at most the spread of the table.
+ * (mapping_flat.inc), so an affine map moves by at most its gradient times that; a cell's corners lie on the sphere
+ * while their combination does not, which costs the same once more, hence d^2/2 for pixels and cells alike. Over an
+ * exposure, A_t differs from the interpolated (A_0, A_1), under which the box of eight corners is convex, by at most the spread of the table.
  * Rays that are only nearly unit, ||r|^2 - 1| <= e, add the gradient times e twice.
  */
 static void measure(mapper *m, bool stationary)
@@ -64,7 +64,7 @@ static void measure(mapper *m, bool stationary)
     const bool bounded = chord <= 0.25 && error <= 1e-6;
     for (int k = 0; k < 3; k++) {
         const double *low = m->table + 4 * k, *high = low + 12 * last;
-        double gradient = 0.0, spread = 0.0;
+        double gradient = 0.0, spread = 0.0, offset = fabs(m->grid->minimum[k]);
         for (size_t p = stationary ? last / 2 : 0; p <= (stationary ? last / 2 : last); p++) {
             const double *a = low + 12 * p, t = (double)p / (double)last;
             double square = 0.0, off = 0.0;
@@ -74,10 +74,14 @@ static void measure(mapper *m, bool stationary)
                 off += (a[i] - between) * (a[i] - between);
             }
             gradient = fmax(gradient, sqrt(square));
+            offset = fmax(offset, fabs(a[3]));
             if (!stationary)
                 spread = fmax(spread, sqrt(off) + fabs(a[3] - ((1.0 - t) * low[3] + t * high[3])));
         }
-        m->slack[k] = (1.01 * gradient * (chord / 2 + 2 * error) + spread) / m->grid->step[k] + 1e-6;
+        /* a dozen roundings of 2^-53 in terms of at most gradient + 2 offset, for the corners and for the point */
+        const double rounding = 64 * 0x1p-53 * (gradient + offset);
+        m->slack[k] = (1.01 * gradient * (chord / 2 + 2 * error) + spread) / m->grid->step[k] +
+                      rounding / m->grid->step[k] + 1e-9;
         if (!bounded || !isfinite(m->slack[k]))
             m->slack[k] = INFINITY;
     }
@@ -102,9 +106,7 @@ static bool unreachable(mapper *m, uint32_t u, uint32_t v, uint32_t t, uint32_t 
             continue;
         if (!m->measured)
             measure(m, stationary);
-        /* the slack's 1e-6 voxel covers rounding only where coordinates are small */
-        const double rounding = 1e-12 * (fabs(low[k]) + fabs(high[k]));
-        if (high[k] + rounding < -m->slack[k] || low[k] - rounding > m->grid->limit[k] + m->slack[k])
+        if (high[k] < -m->slack[k] || low[k] > m->grid->limit[k] + m->slack[k])
             return true;
     }
     return false;
