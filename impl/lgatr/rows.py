@@ -69,10 +69,8 @@ def unpack(x: torch.Tensor, channels: int) -> tuple[torch.Tensor, torch.Tensor]:
 def split(x: torch.Tensor, channels: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Rows -> views Z (…, 2C + S), V (…, 4, 2C), F (…, 3, 2C)."""
     pair = 2 * channels
-    end = x.shape[-1]
-    v = x[..., end - 7 * pair : end - 3 * pair].unflatten(-1, (4, pair))
-    f = x[..., end - 3 * pair :].unflatten(-1, (3, pair))
-    return x[..., : end - 7 * pair], v, f
+    z, v, f = x.split([x.shape[-1] - 7 * pair, 4 * pair, 3 * pair], dim=-1)
+    return z, v.unflatten(-1, (4, pair)), f.unflatten(-1, (3, pair))
 
 
 def join(z: torch.Tensor, v: torch.Tensor, f: torch.Tensor) -> torch.Tensor:

@@ -290,7 +290,9 @@ def _on_rows(vectors, scalars, function, *arguments):
     """Run a native function on rows (…, 4 V + S) and give the streams back as views of its result."""
     channels = vectors.shape[-1]
     out = function(torch.cat([vectors.flatten(-2), scalars], dim=-1), *arguments)
-    return out[..., : 4 * channels].unflatten(-1, (4, channels)), out[..., 4 * channels :]
+    # One split, whose gradient is one concatenation; that of a slice is a row of zeros with the slice in it.
+    vectors, scalars = out.split([4 * channels, out.shape[-1] - 4 * channels], dim=-1)
+    return vectors.unflatten(-1, (4, channels)), scalars
 
 
 def attention_half(vectors, scalars, norm, attention, attn_kwargs):
