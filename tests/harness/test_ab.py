@@ -497,7 +497,8 @@ USAGE = [
     ),
     (
         ("ab", "scripted:plain", "scripted:other", "-s", "gate.margn=3"),
-        "scenarios/scripted.toml: gate.margn: expected one of 'alpha', 'margin', 'strict', found 'margn'; "
+        "scenarios/scripted.toml: gate.margn: expected one of 'accept', 'alpha', 'arms', 'margin', 'strict', "
+        "found 'margn'; "
         "did you mean 'margin'?",
     ),
     (("show", "nothing"), "no scenario 'nothing'; there is 'scripted'"),
