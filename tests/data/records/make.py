@@ -425,7 +425,7 @@ def hostile():
     """Names that attack the page, arms of 300 characters, text in many scripts, zero variance."""
     maker = Maker(
         '"><script>alert(1)</script>',
-        "Bleibt \x1b[31m\u202e<b>Ä</b> schneller als 日本語 & עברית? | `code` ]]> </style></script><!-- {{ 7*7 }} {% raw %}",
+        "Bleibt \x1b[31m\u202e<b>Ä</b> schneller als 日本語 & עברית? | `code` ]]> </style></script><!-- {{ 7*7 }} {% raw %}",  # noqa: E501
         ("<img src=x onerror=alert(1)>|`" + "x" * 270, "🦊" * 150 + "e\u0301" * 75),
         blocks=6,
         pairs=2,
