@@ -272,6 +272,15 @@ def _versions(packages) -> dict:
     return found
 
 
+def _speed_variables() -> dict:
+    """Environment variables that change speed; where a cache lies does not, and differs by arm on purpose."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(SPEED_VARIABLES) and not name.endswith("_CACHE_DIR")
+    }
+
+
 def _environment(workload: Workload) -> dict:
     source = Path(sys.modules[type(workload).__module__].__file__ or ".").resolve().parent
     return {
@@ -281,7 +290,7 @@ def _environment(workload: Workload) -> dict:
         "packages": _versions(workload.packages),
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "locale": locale.setlocale(locale.LC_CTYPE),
-        "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(SPEED_VARIABLES)},
+        "variables": _speed_variables(),
         "revision": _revision(source),
         "libraries": workload.libraries(),
         **workload.environment(),
