@@ -70,7 +70,7 @@ def _checked(where: str, key: str, value):
         expected = "a class (0, 1, …) or a list of them, one a file"
         ok = value is None or _is_count(value) or (isinstance(value, tuple) and all(map(_is_count, value)))
     elif key == "num_workers":
-        expected, ok = "0, 1, 2, … or \"auto\"", value == "auto" or _is_count(value)
+        expected, ok = '0, 1, 2, … or "auto"', value == "auto" or _is_count(value)
     elif key in _CHOICES:
         expected, ok = f"one of {', '.join(_CHOICES[key])}", value in _CHOICES[key]
     elif isinstance(default, bool):

@@ -330,8 +330,12 @@ class _Assembler:
                 raise WorkerError(f"worker {share.number}: {path.stem}", "a whole column", str(error).splitlines()[0],
                                   "nothing was kept; start again") from None  # fmt: skip
         written = len(columns.get("node_counts", ()))
-        if (result.number, result.report.events_read) != (share.number, asked) or written != result.events or any(
-            len(array) != (result.nodes if name == "node_x" else result.events) for name, array in columns.items()
+        if (
+            (result.number, result.report.events_read) != (share.number, asked)
+            or written != result.events
+            or any(
+                len(array) != (result.nodes if name == "node_x" else result.events) for name, array in columns.items()
+            )
         ):
             expected = f"{asked} events read and {result.events} written"
             raise WorkerError(f"worker {share.number}", expected, f"{result.report.events_read} and {written}",

@@ -212,7 +212,7 @@ def _value(where: str, raw) -> Value:
         return Value(branches=_names(where, raw))
     _table(where, raw, ("branch", "missing", "index", "energy"))
     if "branch" not in raw:
-        raise ConfigurationError(where, "the key branch", "none", "write { branch = \"NAME\" }")
+        raise ConfigurationError(where, "the key branch", "none", 'write { branch = "NAME" }')
     index = raw.get("index")
     if index is not None and (isinstance(index, bool) or not isinstance(index, int) or index < 0):
         raise ConfigurationError(f"{where}.index", "a whole number of at least 0", repr(index), "")
@@ -233,7 +233,9 @@ def _collection(where: str, name: str, raw: dict, features: tuple[str, ...]) -> 
         raise ConfigurationError(where, f"the coordinates {choices}", " ".join(given) or "none", "")
     for key in extras:
         if key not in values:
-            raise ConfigurationError(f"{where}.{key}", "a branch or a constant", "nothing", f"write {key} = 0 if these objects have none")  # noqa: E501
+            raise ConfigurationError(
+                f"{where}.{key}", "a branch or a constant", "nothing", f"write {key} = 0 if these objects have none"
+            )  # noqa: E501
     for key, value in values.items():
         if value.index is not None:
             raise ConfigurationError(f"{where}.{key}.index", "no index: objects are whole lists", str(value.index), "")
@@ -254,7 +256,7 @@ def _global(where: str, name: str, raw, collections: list[str]) -> Global:
         _table(where, raw, ("pt", "phi", "count", "branch"))
         if len(raw) != 1:
             raise ConfigurationError(where, "one of pt, phi, count, branch", ", ".join(raw) or "nothing", "")
-        (kind, item), = raw.items()
+        ((kind, item),) = raw.items()
         if kind == "count":
             wanted = _names(f"{where}.count", item)
             for word in wanted:

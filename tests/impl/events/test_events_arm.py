@@ -101,7 +101,7 @@ def test_by_hand_the_arm_prints_header_phases_and_fingerprint(tmp_path):
     )  # fmt: skip
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["kind"] for line in lines] == ["header", "phase", *["iteration"] * 3, "fingerprint", "closed"]
-    library, = lines[0]["environment"]["libraries"]
+    (library,) = lines[0]["environment"]["libraries"]
     assert library["name"] == "events"
     assert library["source_digest"] == library["tree_digest"]
     assert lines[0]["inputs"][0]["bytes"] > 0
