@@ -103,9 +103,7 @@ def _flash(q, k, v, **kwargs):
     return module.flash_attn_varlen_func(*parts, **kwargs).transpose(0, 1)[None].to(q.dtype)
 
 
-_CALLS = {
-    "torch": _torch, "ragged": _ragged, "varlen": _varlen, "flex": _flex, "xformers": _xformers, "flash": _flash
-}
+_CALLS = {"torch": _torch, "ragged": _ragged, "varlen": _varlen, "flex": _flex, "xformers": _xformers, "flash": _flash}
 
 
 def choose(backend: str | None = None, **kwargs) -> str:

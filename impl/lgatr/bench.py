@@ -185,8 +185,9 @@ class Job:
             from lgatr.primitives import equi_linear, geometric_product
 
             config = lgatr.PrimitivesConfig(**self._primitives())
-            linear, product = (lambda: equi_linear(x, weight, config=config)), (
-                lambda: geometric_product(x, y, config=config)
+            linear, product = (
+                (lambda: equi_linear(x, weight, config=config)),
+                (lambda: geometric_product(x, y, config=config)),
             )
         elif config.paired:  # on its own layout, as inside a network
             kernels = self.native if case.native and self.native.usable(x) else None

@@ -414,9 +414,7 @@ class GeoMLP(nn.Module):
         layers: list[nn.Module] = []
         for i in range(config.num_layers_mlp):
             if i == 0 and primitives.geometric_product:
-                layers.append(
-                    GeometricBilinear(mv[0], mv[1], primitives, in_s_channels=s[0], out_s_channels=s[1])
-                )
+                layers.append(GeometricBilinear(mv[0], mv[1], primitives, in_s_channels=s[0], out_s_channels=s[1]))
             else:
                 layers.append(ScalarGatedNonlinearity(config.nonlinearity))
                 layers.append(EquiLinear(mv[i], mv[i + 1], primitives, s[i], s[i + 1]))

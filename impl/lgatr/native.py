@@ -323,7 +323,16 @@ def _product_back(gradient, x, y, channels, bivector):
     scalars = gradient.shape[-1] - 16 * channels
     dx, dy, ds = torch.empty_like(x), torch.empty_like(y), gradient.new_empty(*gradient.shape[:-1], scalars)
     _native.lib.lgatr_product_backward(
-        _kind(x), channels, scalars, int(bivector), _rows_of(x), _at(x), _at(y), _at(gradient), _at(dx), _at(dy),
+        _kind(x),
+        channels,
+        scalars,
+        int(bivector),
+        _rows_of(x),
+        _at(x),
+        _at(y),
+        _at(gradient),
+        _at(dx),
+        _at(dy),
         _at(ds),
     )
     return dx, dy, ds
@@ -383,8 +392,17 @@ def _norm_back(gradient, x, gain, channels, epsilon):
     dgain = torch.zeros(x.shape[-1] if gain is not None else 0, dtype=x.dtype)
     scratch = _scratch(_native.lib.lgatr_norm_scratch(channels, scalars), x)
     _native.lib.lgatr_norm_backward(
-        _kind(x), channels, scalars, epsilon, _rows_of(x), _at(x), _at(gain), _at(gradient), _at(dx),
-        _at(None if gain is None else dgain), scratch,
+        _kind(x),
+        channels,
+        scalars,
+        epsilon,
+        _rows_of(x),
+        _at(x),
+        _at(gain),
+        _at(gradient),
+        _at(dx),
+        _at(None if gain is None else dgain),
+        scratch,
     )
     return dx, dgain
 
@@ -410,7 +428,8 @@ _op_norm = _register(
     _norm_keep,
     lambda x, gain, channels, epsilon: torch.empty_like(x),
     lambda gradient, x, gain, channels, epsilon: (
-        torch.empty_like(x), x.new_empty(x.shape[-1] if gain is not None else 0)
+        torch.empty_like(x),
+        x.new_empty(x.shape[-1] if gain is not None else 0),
     ),
 )
 
@@ -424,7 +443,13 @@ def _gate(x, channels, nonlinearity):
     x = x.contiguous()
     out = torch.empty_like(x)
     _native.lib.lgatr_gate_forward(
-        _kind(x), channels, x.shape[-1] - 16 * channels, nonlinearity, _rows_of(x), _at(x), _at(out),
+        _kind(x),
+        channels,
+        x.shape[-1] - 16 * channels,
+        nonlinearity,
+        _rows_of(x),
+        _at(x),
+        _at(out),
         _scratch(2 * channels, x),
     )
     return out
@@ -434,7 +459,14 @@ def _gate_back(gradient, x, channels, nonlinearity):
     x, gradient = x.contiguous(), gradient.contiguous()
     dx = torch.empty_like(x)
     _native.lib.lgatr_gate_backward(
-        _kind(x), channels, x.shape[-1] - 16 * channels, nonlinearity, _rows_of(x), _at(x), _at(gradient), _at(dx),
+        _kind(x),
+        channels,
+        x.shape[-1] - 16 * channels,
+        nonlinearity,
+        _rows_of(x),
+        _at(x),
+        _at(gradient),
+        _at(dx),
         _scratch(2 * channels, x),
     )
     return dx
@@ -569,8 +601,18 @@ def _attention_back(gradient, x, packed, offsets, numbers, epsilon):
     scratch = _scratch(lib.lgatr_attention_scratch(a, sets, _at_int64(offsets)), x)
     count = lib.lgatr_attention_weight(a)
     lib.lgatr_attention_backward(
-        _kind(x), a, sets, _at_int64(offsets), _at(packed), _at(packed[count:]), _at(x), _at(gradient), _at(dx),
-        _at(dpacked), _at(dpacked[count:]), scratch,
+        _kind(x),
+        a,
+        sets,
+        _at_int64(offsets),
+        _at(packed),
+        _at(packed[count:]),
+        _at(x),
+        _at(gradient),
+        _at(dx),
+        _at(dpacked),
+        _at(dpacked[count:]),
+        scratch,
     )
     return dx, dpacked
 
@@ -606,8 +648,13 @@ def attention(x: torch.Tensor, norm, layer, lengths) -> torch.Tensor:
     config = layer.config
     packed = _packed(layer, (layer.qkv_module.in_linear, layer.out_linear), norm)
     numbers = [
-        config.in_mv_channels, config.in_s_channels, config.num_heads, config.hidden_mv_channels,
-        config.hidden_s_channels, int(norm.weight_mv is not None), 0,
+        config.in_mv_channels,
+        config.in_s_channels,
+        config.num_heads,
+        config.hidden_mv_channels,
+        config.hidden_s_channels,
+        int(norm.weight_mv is not None),
+        0,
     ]
     return _op_attention(x, packed.to(x.dtype), offsets_of(x, lengths), numbers, norm.epsilon)
 
@@ -634,8 +681,17 @@ def _mlp_back(gradient, x, packed, numbers, epsilon):
     dx, dpacked = torch.empty_like(x), torch.zeros_like(packed)
     count = lib.lgatr_mlp_weight(m)
     lib.lgatr_mlp_backward(
-        _kind(x), m, _rows_of(x), _at(packed), _at(packed[count:]), _at(x), _at(gradient), _at(dx), _at(dpacked),
-        _at(dpacked[count:]), _scratch(lib.lgatr_mlp_scratch(m), x),
+        _kind(x),
+        m,
+        _rows_of(x),
+        _at(packed),
+        _at(packed[count:]),
+        _at(x),
+        _at(gradient),
+        _at(dx),
+        _at(dpacked),
+        _at(dpacked[count:]),
+        _scratch(lib.lgatr_mlp_scratch(m), x),
     )
     return dx, dpacked
 
@@ -667,7 +723,13 @@ def mlp(x: torch.Tensor, norm, linears, nonlinearity: str, bivector: bool) -> to
     left, _, out, _ = (linear.shape for linear in linears)
     packed = _packed(linears[-1], linears, norm)
     numbers = [
-        left.in_mv, left.in_s, left.out_mv, out.out_mv, out.out_s, int(bivector), int(norm.weight_mv is not None),
+        left.in_mv,
+        left.in_s,
+        left.out_mv,
+        out.out_mv,
+        out.out_s,
+        int(bivector),
+        int(norm.weight_mv is not None),
         NONLINEARITIES[nonlinearity],
     ]
     return _op_mlp(x, packed.to(x.dtype), numbers, norm.epsilon)
@@ -723,8 +785,13 @@ def slim_attention(x: torch.Tensor, norm, layer, lengths) -> torch.Tensor:
     packed = _slim_packed(layer, (layer.linear_in, layer.linear_out), norm)
     channels = layer.linear_in.weight_v.shape[1]
     numbers = [
-        channels, x.shape[-1] - 4 * channels, layer.num_heads, layer.hidden_v, layer.hidden_s,
-        int(norm.weight_v is not None), 1,
+        channels,
+        x.shape[-1] - 4 * channels,
+        layer.num_heads,
+        layer.hidden_v,
+        layer.hidden_s,
+        int(norm.weight_v is not None),
+        1,
     ]
     return _op_attention(x, packed.to(x.dtype), offsets_of(x, lengths), numbers, norm.epsilon)
 
@@ -748,8 +815,17 @@ def _slim_mlp_back(gradient, x, packed, numbers, epsilon):
     dx, dpacked = torch.empty_like(x), torch.zeros_like(packed)
     count = lib.lgatr_slim_mlp_weight(m)
     lib.lgatr_slim_mlp_backward(
-        _kind(x), m, _rows_of(x), _at(packed), _at(packed[count:]), _at(x), _at(gradient), _at(dx), _at(dpacked),
-        _at(dpacked[count:]), _scratch(lib.lgatr_slim_mlp_scratch(m), x),
+        _kind(x),
+        m,
+        _rows_of(x),
+        _at(packed),
+        _at(packed[count:]),
+        _at(x),
+        _at(gradient),
+        _at(dx),
+        _at(dpacked),
+        _at(dpacked[count:]),
+        _scratch(lib.lgatr_slim_mlp_scratch(m), x),
     )
     return dx, dpacked
 
@@ -779,8 +855,12 @@ def slim_mlp(x: torch.Tensor, norm, glu, last) -> torch.Tensor:
     packed = _slim_packed(last, (glu.linear, last), norm)
     channels = last.weight_v.shape[0]
     numbers = [
-        channels, x.shape[-1] - 4 * channels, last.weight_v.shape[1], last.linear_s.in_features,
-        int(norm.weight_v is not None), *(NONLINEARITIES[name] for name in glu.names),
+        channels,
+        x.shape[-1] - 4 * channels,
+        last.weight_v.shape[1],
+        last.linear_s.in_features,
+        int(norm.weight_v is not None),
+        *(NONLINEARITIES[name] for name in glu.names),
     ]
     return _op_slim_mlp(x, packed.to(x.dtype), numbers, norm.epsilon)
 

@@ -258,8 +258,13 @@ def product(x: torch.Tensor, y: torch.Tensor, channels: int, s: torch.Tensor | N
 def squared_norms(planes: torch.Tensor) -> torch.Tensor:
     """(…, 16, C) half planes -> (…, C), the sum over the grades of |<~x x>_grade|."""
     signed = planes * planes * half_plane_signs(planes.device, planes.dtype)[:, None]
-    grades = (signed[..., 0, :], signed[..., 1, :], signed[..., 2:10:2, :].sum(-2), signed[..., 3:10:2, :].sum(-2),
-              signed[..., 10:, :].sum(-2))
+    grades = (
+        signed[..., 0, :],
+        signed[..., 1, :],
+        signed[..., 2:10:2, :].sum(-2),
+        signed[..., 3:10:2, :].sum(-2),
+        signed[..., 10:, :].sum(-2),
+    )
     return sum(grade.abs() for grade in grades)
 
 
@@ -326,8 +331,13 @@ def heads(x: torch.Tensor, channels: int, parts: int, count: int, signed: tuple[
     hidden_s = s.shape[-1] // (parts * count)
     planes = half_planes(x, channels).unflatten(-1, (parts, hidden, count))  # (…, N, 16, parts, hidden, heads)
     g = planes * planes * half_plane_signs(x.device, x.dtype)[:, None, None, None]
-    grades = (g[..., 0, :, :, :], g[..., 1, :, :, :], g[..., 2:10:2, :, :, :].sum(-4), g[..., 3:10:2, :, :, :].sum(-4),
-              g[..., 10:, :, :, :].sum(-4))
+    grades = (
+        g[..., 0, :, :, :],
+        g[..., 1, :, :, :],
+        g[..., 2:10:2, :, :, :].sum(-4),
+        g[..., 3:10:2, :, :, :].sum(-4),
+        g[..., 10:, :, :, :].sum(-4),
+    )
     mean = sum(grade.abs() for grade in grades).mean(-2)  # (…, N, parts, heads)
     factor = torch.rsqrt(mean.clamp(min=0.01))
     planes = planes * factor[..., None, :, None, :]

@@ -162,9 +162,7 @@ class _SlimAttention(nn.Module):
 
     def _linear_out(self, v_channels, s_channels):
         heads = self.num_heads
-        return SlimLinear(
-            heads * self.hidden_v, v_channels, heads * self.hidden_s, s_channels, initialization="small"
-        )
+        return SlimLinear(heads * self.hidden_v, v_channels, heads * self.hidden_s, s_channels, initialization="small")
 
     def _heads(self, vectors, scalars, parts):
         """(…, N, 4, parts·hidden·heads) -> a part (…, heads, N, 4, hidden) and (…, heads, N, hidden_s), normalised."""
@@ -354,7 +352,12 @@ class ConditionalSlimBlock(nn.Module):
         )
 
     def forward(
-        self, vectors, vectors_cond, scalars, scalars_cond, attn_kwargs: dict | None = None,
+        self,
+        vectors,
+        vectors_cond,
+        scalars,
+        scalars_cond,
+        attn_kwargs: dict | None = None,
         crossattn_kwargs: dict | None = None,
     ):
         vectors, scalars = attention_half(vectors, scalars, self.norm1, self.selfattention, attn_kwargs or {})
@@ -418,8 +421,16 @@ class LGATrSlim(Net):
         self.linear_in = SlimLinear(in_v_channels, hidden_v_channels, in_s_channels, hidden_s_channels)
         self.blocks = nn.ModuleList(
             SlimBlock(
-                hidden_v_channels, hidden_s_channels, num_heads, nonlinearity, nonlinearity_v, mlp_ratio, attn_ratio,
-                num_layers_mlp, dropout_prob, norm_elementwise_affine,
+                hidden_v_channels,
+                hidden_s_channels,
+                num_heads,
+                nonlinearity,
+                nonlinearity_v,
+                mlp_ratio,
+                attn_ratio,
+                num_layers_mlp,
+                dropout_prob,
+                norm_elementwise_affine,
             )
             for _ in range(num_blocks)
         )
@@ -472,8 +483,18 @@ class ConditionalLGATrSlim(Net):
         self.linear_in = SlimLinear(in_v_channels, hidden_v_channels, in_s_channels, hidden_s_channels)
         self.blocks = nn.ModuleList(
             ConditionalSlimBlock(
-                hidden_v_channels, v_channels_cond, hidden_s_channels, s_channels_cond, num_heads, nonlinearity,
-                nonlinearity_v, mlp_ratio, attn_ratio, num_layers_mlp, dropout_prob, norm_elementwise_affine,
+                hidden_v_channels,
+                v_channels_cond,
+                hidden_s_channels,
+                s_channels_cond,
+                num_heads,
+                nonlinearity,
+                nonlinearity_v,
+                mlp_ratio,
+                attn_ratio,
+                num_layers_mlp,
+                dropout_prob,
+                norm_elementwise_affine,
             )
             for _ in range(num_blocks)
         )
@@ -484,7 +505,12 @@ class ConditionalLGATrSlim(Net):
         self._finish(checkpoint_blocks, naive_amp, compile, compile_kwargs, activation_memory_budget)
 
     def forward(
-        self, vectors, vectors_cond, scalars, scalars_cond, attn_kwargs: dict | None = None,
+        self,
+        vectors,
+        vectors_cond,
+        scalars,
+        scalars_cond,
+        attn_kwargs: dict | None = None,
         crossattn_kwargs: dict | None = None,
     ):
         _require_scalars(scalars=scalars, scalars_cond=scalars_cond)

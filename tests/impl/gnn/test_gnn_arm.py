@@ -60,9 +60,7 @@ def test_another_network_has_another_fingerprint():
 
 
 def test_streaming_gives_the_bytes_of_memory():
-    one, two = (
-        iterate(arm(task="predict", events=50, objects=6, streaming=flag), 1)[0][1] for flag in (False, True)
-    )
+    one, two = (iterate(arm(task="predict", events=50, objects=6, streaming=flag), 1)[0][1] for flag in (False, True))
     assert one == two
 
 

@@ -65,7 +65,9 @@ def test_options_that_change_the_parameters(changes):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"attention": {"num_heads": 1}}, {"primitives": {"bivector": False}}, {"mlp": {"nonlinearity": "relu"}},
+        {"attention": {"num_heads": 1}},
+        {"primitives": {"bivector": False}},
+        {"mlp": {"nonlinearity": "relu"}},
         {"mlp": {"nonlinearity": "silu"}},
     ],
     ids=str,
