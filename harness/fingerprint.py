@@ -7,7 +7,7 @@ tolerance. `none`: nothing is compared. The reference is what the majority gave,
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 POLICIES = ("exact", "keys", "none")
@@ -167,6 +167,17 @@ def _judge_group(observations: list[Observation], policy: str, rtol: float) -> _
     return _Group(observations, agree, reference, odd, majorities)
 
 
+def _as_asked(rerun: Observation, group: list[Observation]) -> Observation:
+    """A re-run reduced to what the observations of a group hold: iterations report totals or work alone."""
+    return replace(
+        rerun,
+        work=rerun.work if any(one.work is not None for one in group) else None,
+        digests=rerun.digests if any(one.digests for one in group) else {},
+        totals=rerun.totals if any(one.totals for one in group) else {},
+        across=group[0].across if group else rerun.across,
+    )
+
+
 def judge(
     observations: Iterable[Observation], policy: str, rtol: float, exempt: frozenset[str] = frozenset()
 ) -> Judgement:
@@ -187,7 +198,8 @@ def judge(
             groups.setdefault(one.group, []).append(one)
     if reruns:  # they repeat the iterations before the first disagreement
         doubted = next((key for key, group in groups.items() if not _judge_group(group, policy, rtol).agree), None)
-        groups.setdefault(doubted or "end", []).extend(reruns)
+        asked = groups.get(doubted or "end", [])
+        groups.setdefault(doubted or "end", []).extend(_as_asked(one, asked) for one in reruns)
 
     told: list[dict[str, Any]] = []
     wrong: set[tuple[int, str]] = set()

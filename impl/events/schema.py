@@ -235,7 +235,7 @@ def _collection(where: str, name: str, raw: dict, features: tuple[str, ...]) -> 
         if key not in values:
             raise ConfigurationError(
                 f"{where}.{key}", "a branch or a constant", "nothing", f"write {key} = 0 if these objects have none"
-            )  # noqa: E501
+            )
     for key, value in values.items():
         if value.index is not None:
             raise ConfigurationError(f"{where}.{key}.index", "no index: objects are whole lists", str(value.index), "")

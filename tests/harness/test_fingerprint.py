@@ -151,3 +151,18 @@ def test_differences_are_told_up_to_a_limit_and_counted_beyond():
     )
     assert len(found.differences) == TOLD
     assert found.count == 30
+
+
+def test_a_rerun_is_compared_with_iterations_in_what_they_report():
+    """Totals of one iteration of B are off; the re-runs carry digests and work as well, and name B alone."""
+    told = [fingerprint.Observation(0, arm, "totals of steady 1", totals={"sum": 1.0}) for arm in "aaa"]
+    told += [fingerprint.Observation(0, "b", "totals of steady 1", totals={"sum": 1.5})]
+    whole = {"work": 1000, "digests": {"keys": "0"}}
+    told += [
+        fingerprint.Observation(0, arm, "rerun", totals={"sum": 1.0 if arm == "a" else 1.5}, rerun=True, **whole)
+        for arm in "aaabbb"
+    ]
+    found = fingerprint.judge(told, "exact", 1e-12)
+    assert not found.agree
+    assert {one["what"] for one in found.differences} == {"total sum"}
+    assert {one["arm"] for one in found.differences} == {"b"}
