@@ -377,6 +377,10 @@ def default_executor(workers: int) -> concurrent.futures.ProcessPoolExecutor:
     return concurrent.futures.ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
+def _worker_died() -> WorkerError:
+    return WorkerError("worker", "to finish its share", "that it died", "nothing was kept; is there enough memory?")
+
+
 def _in_workers(plan: _Plan, workers: int, writing, assembler, executor, progress) -> Report:
     shares = plan.shares(workers, writing.folder)
     report = Report()
@@ -392,8 +396,12 @@ def _in_workers(plan: _Plan, workers: int, writing, assembler, executor, progres
             report.add(result.report)
             assembler.add_share(share, result, plan.job.step_events)
     except concurrent.futures.BrokenExecutor:
-        raise WorkerError("worker", "to finish its share", "that it died", "nothing was kept; is there enough memory?"
-                          ) from None  # fmt: skip
+        raise _worker_died() from None
+    except OSError as error:
+        # A worker that dies while another starts closes the pool's own pipe: "handle is closed", without a number.
+        if error.errno is not None:
+            raise
+        raise _worker_died() from None
     finally:
         for future in futures:
             future.cancel()

@@ -3,9 +3,9 @@
 import subprocess
 from pathlib import Path
 
+import kernel_twins as twins
 import numpy as np
 import pytest
-import twins
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jobs import assert_same_map, make_job, same_bytes
