@@ -196,7 +196,8 @@ class Runner:
         """One launch of both arms and the pairs inside it; returns the unit's state."""
         coins = self._coins(unit)
         order = [_LETTERS[letter] for letter in coins.launch]
-        rounds = 1 + self.plan["warmup"] + len(coins.pairs)  # launching counts as one
+        warmup = self._warmup()
+        rounds = 1 + warmup + len(coins.pairs)  # launching counts as one
         for arm in order:
             self._hook("prepare", arm)
         self._fill_page_cache()
@@ -212,14 +213,14 @@ class Runner:
                 self._check_comparable()
                 for arm in order:
                     self._setup(unit, arm, running[arm])
-                for number in range(self.plan["warmup"]):
+                for number in range(warmup):
                     for arm in order:
                         self._step(unit, 1 + number, rounds, "warm-up")
                         self._iterate(unit, arm, running, "warmup")
                 for arm in order:
                     self._fingerprint(unit, arm, running[arm], "warm")
                 for number, letters in enumerate(coins.pairs):
-                    done = 1 + self.plan["warmup"] + number
+                    done = 1 + warmup + number
                     self._step(unit, done, rounds, f"pair {number + 1} of {len(coins.pairs)}")
                     if coins.cores:
                         self._duet(unit, number, letters, coins.cores[number], running)
@@ -254,17 +255,27 @@ class Runner:
             self.seed, unit, self.plan["mode"], self._pairs_in_block(), bool(self.plan.get("quads"))
         )
 
+    def _pilot(self) -> list | None:
+        """The entries of the pilot's units, once they are complete; None before, and without a pilot."""
+        asked = self.plan.get("pilot")
+        closed = sorted(unit.unit for unit in records.of(self.entries, records.Unit) if unit.state == "complete")
+        if asked is None or self.plan["mode"] == "process" or len(closed) < asked:
+            return None
+        last = closed[asked - 1]
+        return [entry for entry in self.entries if getattr(entry, "unit", None) is None or entry.unit <= last]
+
     def _pairs_in_block(self) -> int:
         """What the plan says; after a pilot, what balances the cost of launches against the spread they average."""
-        pilot = self.plan.get("pilot")
-        if pilot is None or self.plan["mode"] == "process":
-            return self.plan["pairs"]
-        closed = sorted(unit.unit for unit in records.of(self.entries, records.Unit) if unit.state == "complete")
-        if len(closed) < pilot:
-            return self.plan["pairs"]
-        last = closed[pilot - 1]
-        first = [entry for entry in self.entries if getattr(entry, "unit", None) is None or entry.unit <= last]
-        return planning.pairs_in_block(planning.pilot(first))
+        pilot = self._pilot()
+        return self.plan["pairs"] if pilot is None else planning.pairs_in_block(planning.pilot(pilot))
+
+    def _warmup(self) -> int:
+        """Warm-up iterations of a launch; after a pilot as many as A needed to be steady there, the same for both."""
+        pilot = self._pilot()
+        if pilot is not None:
+            with contextlib.suppress(ValueError):  # too short a series to tell
+                return max(self.plan["warmup"], planning.warmup(pilot))
+        return self.plan["warmup"]
 
     def _described(self, unit: int, arm: str) -> Arm:
         """The arm that is launched as `arm` in a unit: in a null control A's program plays both."""

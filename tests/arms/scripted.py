@@ -69,6 +69,8 @@ class Scripted(worker.Workload):
     noise : float      standard deviation of the logarithm of an iteration's time
     level : float      the same of a constant of the whole launch
     first : float, s   comes on top of every first slot of a pair, as counted in `state`, by both arms
+    slow_share : float share of the launches that fall into a slow mode
+    slow_by : float    by how much that mode is slower
     state : str        a file that counts launches, and with `.slots` behind it steady iterations
     launch : int       the fault happens in this launch only (counted by `state`); -1: in every one
     """
@@ -83,6 +85,8 @@ class Scripted(worker.Workload):
         "noise": 0.0,
         "level": 0.0,
         "first": 0.0,
+        "slow_share": 0.0,
+        "slow_by": 0.15,
         "seed": 0,
         "state": "",
         "rows": 1000,
@@ -99,6 +103,8 @@ class Scripted(worker.Workload):
         self.number = take_number(parameters["state"])
         self.random = random.Random(f"{parameters['seed']}-{self.number}")
         self.constant = self.random.gauss(0, parameters["level"])
+        in_slow_mode = parameters["slow_share"] and self.random.random() < parameters["slow_share"]
+        self.slow = 1 + parameters["slow_by"] if in_slow_mode else 1.0
         self.count = 0
         self.bad = False
         self.opened = False
@@ -126,7 +132,9 @@ class Scripted(worker.Workload):
         given = self.parameters
         self.bad = self.faulty()
         self.count += 1
-        seconds = given["seconds"] * 2.718281828459045 ** (self.constant + self.random.gauss(0, given["noise"]))
+        seconds = (
+            given["seconds"] * self.slow * 2.718281828459045 ** (self.constant + self.random.gauss(0, given["noise"]))
+        )
         if given["first"] and take_number(given["state"] + ".slots") % 2 == 0:
             seconds += given["first"]
         done = given["rows"]

@@ -188,6 +188,58 @@ def test_a_pilot_chooses_the_pairs_of_later_blocks(project):
     assert counts[4] == counts[5] != 3
 
 
+def test_a_pilot_finds_how_many_iterations_warm_an_arm_up(project):
+    """An arm whose first six iterations of a launch are slow: blocks after the pilot warm up at least as long."""
+    (project / "warms.py").write_text(
+        "from harness import worker\n"
+        "class Warms(worker.Workload):\n"
+        "    name, clock, count = 'warms', 'scripted', 0\n"
+        "    def iterate(self):\n"
+        "        self.count += 1\n"
+        "        seconds = 0.05 if self.count <= 6 else 0.01 + 1e-5 * (self.count % 3)\n"
+        "        return {'work': 1, 'seconds': seconds, 'cpu_seconds': seconds}\n"
+        "    def fingerprint(self):\n"
+        "        return {'work': 1}\n"
+        "worker.serve(Warms)\n"
+    )
+    path = project / "scenarios" / "engine.toml"
+    path.write_text(SCENARIO.replace(str(SCRIPTED), str(project / "warms.py")))
+    _, entries, _ = ab(schedule__blocks=6, schedule__pairs=30, schedule__pilot=4, schedule__warmup=1)
+    slots = [slot for slot in records.of(entries, records.Slot) if slot.phase == "warmup"]
+    warm = [sum((slot.unit, slot.arm) == one for slot in slots) for one in ((0, "a"), (0, "b"), (5, "a"), (5, "b"))]
+    assert warm[:2] == [1, 1]
+    assert warm[2] == warm[3] >= 6
+
+
+# -------------------------------------------------------------------------------------------- position and modes
+
+
+def test_a_penalty_of_first_slots_is_taken_out_and_the_interval_is_narrow(project):
+    """30 ms on 200 ms in every first slot of 20 pairs: the position line shows it, the half-width is at most .015."""
+    same = f",seconds=0.2,noise=0.004,first=0.03,state={json.dumps(str(project / 'slots'))}"
+    _, _, summary = ab(a=same, b=same, schedule__mode="process", schedule__pairs=20)
+    assert "position" in summary["adjusted"]
+    assert (summary["ratio"]["high"] - summary["ratio"]["low"]) / 2 <= 0.015
+    assert summary["order"]["position"]["p"] < 0.001
+    assert summary["order"]["position"]["ratio"] == pytest.approx(1 / 1.15, abs=0.02) or summary["order"]["position"][
+        "ratio"
+    ] == pytest.approx(1.15, abs=0.02)
+
+
+SETTLED_OR_OPEN = {"equivalent", "inconclusive", "not-worse", "slower"}
+
+
+@pytest.mark.parametrize(("share", "words"), [(0.35, SETTLED_OR_OPEN), (0.7, {"regression", "slower"})])
+def test_modes_are_counted_and_their_shares_shown(project, share, words):
+    """Launches fall into a mode that is 15 % slower, 35 % of A's and 35 or 70 % of B's; 40 pairs of processes."""
+    state = f",noise=0.004,slow_share={{}},state={json.dumps(str(project / 'launches'))}"
+    _, _, summary = ab(a=state.format(0.35), b=state.format(share), schedule__mode="process", schedule__pairs=40)
+    assert summary["modes"]["count"] == 2
+    assert summary["modes"]["above"]["a"] == pytest.approx(0.35, abs=0.25)
+    assert summary["modes"]["above"]["b"] == pytest.approx(share, abs=0.25)
+    assert summary["verdict"]["word"] in words
+
+
 # --------------------------------------------------------------------------------------------------- metrics
 
 

@@ -247,11 +247,14 @@ def test_case_t1_over_a_thousand_seeds():
 
 def test_case_t2_over_many_seeds():
     rng = generator("t2")
-    estimates = []
-    for _ in range(200):
+    estimates, halves = [], []
+    for _ in range(1000):
         a, b = rng.normal(20, 5, 400), rng.normal(18, 5, 400)
         d = np.log(np.maximum(b, 1) / np.maximum(a, 1))
         estimates.append(np.exp(stats.hodges_lehmann(d)))
+        low, high = np.exp(stats.signed_rank_interval(d, 0.95))
+        halves.append((high - low) / 2)
+    assert np.median(halves) == pytest.approx(0.034, abs=0.004)
     assert np.mean(estimates) == pytest.approx(0.90, abs=0.01)
     assert np.std(estimates) == pytest.approx(0.017, abs=0.004)
 
