@@ -6,6 +6,7 @@ written anew. Exit 0 when the set is whole, 1 when a comparison could not be mad
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -64,7 +65,8 @@ def picture(page: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory() as profile:
         command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         command += [f"--user-data-dir={profile}", "--window-size=1100,1260", f"--screenshot={target}", page.as_uri()]
-        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        home = os.environ | {"HOME": profile}  # it writes crash settings there
+        subprocess.run(command, check=True, capture_output=True, timeout=120, env=home)
 
 
 def main(argv: list[str] | None = None) -> int:
