@@ -91,7 +91,7 @@ class Slot(Entry, tag="slot", kw_only=True):
     startup_seconds: float | None = None  # spawn to the end of the first iteration; on a launch's first steady slot
     peak_rss_bytes: float | None = None
     idle_cpu_seconds: float | None = None  # CPU that the other, waiting arm used meanwhile (resident)
-    load: dict[str, float] = {}  # O(1) counters around the pair: runq_wait, steal, psi_cpu, usage
+    load: dict[str, float] = {}  # with a pair's second slot: cores around the pair; usage, runq_wait, steal, psi_cpu
 
 
 class Fingerprint(Entry, tag="fingerprint", kw_only=True):

@@ -302,11 +302,12 @@ class Runner:
             self._write(self._slot(unit, arm, "steady", sent[arm][0], reply, outside, number, position, load=around))
 
     def _pair(self, unit: int, number: int, letters: str, running: dict[str, ArmProcess]) -> None:
-        pids = {arm: arm_process.pid for arm, arm_process in running.items()}
+        """One slot of each arm; the cheap counters stand around both and are kept with the second."""
+        pids = [arm_process.pid for arm_process in running.values()]
+        counters = self.sampler.counters(pids)
         for position, letter in enumerate(letters):
-            arm = _LETTERS[letter]
-            counters = self.sampler.counters([pids[arm]])
-            self._iterate(unit, arm, running, "steady", number, position, counters)
+            around = (counters, pids) if position else None
+            self._iterate(unit, _LETTERS[letter], running, "steady", number, position, around)
 
     def _iterate(
         self,
@@ -316,7 +317,7 @@ class Runner:
         phase: str,
         pair: int | None = None,
         position: int | None = None,
-        counters: dict[str, float] | None = None,
+        around: tuple[dict[str, float], list[int]] | None = None,
     ) -> records.Slot:
         """One timed iteration of one arm while the other waits on its pipe."""
         idle = next((other for name, other in running.items() if name != arm), None)
@@ -326,9 +327,7 @@ class Runner:
             reply, outside = running[arm].ask(protocol.Iterate(phase), self._patience(arm))
         self._seen(arm, outside)
         self._first_iteration(arm, outside)
-        around = {}
-        if counters is not None:
-            around = load.between(counters, self.sampler.counters([running[arm].pid]))
+        grown = {} if around is None else load.between(around[0], self.sampler.counters(around[1]))
         slot = self._slot(
             unit,
             arm,
@@ -340,7 +339,7 @@ class Runner:
             position,
             startup_seconds=None if pair is None else self._ready.pop(arm, None),
             idle_cpu_seconds=None if idle_before is None else idle.cpu_seconds() - idle_before,
-            load=around,
+            load=grown,
         )
         self._write(slot)
         return slot
