@@ -109,7 +109,7 @@ def main(argv: list[str] | None = None) -> int:
             f"{name}:{a}",
             f"{name}:{b}",
             "--reports",
-            str(options.folder),
+            os.path.relpath(options.folder, root),
         ]
         if place and not over:
             command += ["--resume", str(place)]
