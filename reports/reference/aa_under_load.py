@@ -2,7 +2,8 @@
 
 `python reports/reference/aa_under_load.py` runs 60 comparisons of a loop with itself and 30 with 5 % more work, each
 resident, in CPU time, of 12 blocks; one line a comparison is appended to aa-under-load.jsonl beside this file, and a
-second start goes on where the first one ended. `--show` prints what the file says.
+second start goes on where the first one ended. `--show` prints what the file says. The burning processes are this
+program's own children, so `foreign` in the file is only what others used beside them.
 """
 
 import argparse
