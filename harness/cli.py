@@ -229,9 +229,16 @@ def ab(
 
 def _finish(folder: Path, as_json: bool, quiet: bool) -> None:
     """Write the pages of a finished record, print the summary and leave with the verdict's exit code."""
-    from harness import records, report
+    from harness import records
 
-    summary = report.write(folder, records.read(folder))
+    click.get_current_context().exit(_written(folder, records.read(folder), as_json, quiet))
+
+
+def _written(folder: Path, entries: list, as_json: bool, quiet: bool) -> int:
+    """Write the pages of a record and print its summary; the verdict's exit code."""
+    from harness import report
+
+    summary = report.write(folder, entries)
     if as_json:
         click.echo(json.dumps(summary, indent=2))
     elif quiet:
@@ -239,7 +246,7 @@ def _finish(folder: Path, as_json: bool, quiet: bool) -> None:
     else:
         click.echo(report.terminal(summary, colour=_colour()), nl=False)
         click.echo(f"report: {_relative(folder / 'report.html')}")
-    click.get_current_context().exit(summary["exit_code"])
+    return summary["exit_code"]
 
 
 def _colour() -> bool:
@@ -318,26 +325,19 @@ def report(runs, as_json, quiet, index, output) -> None:
     """Render html, md and json again from records; the verdict is that of the record, on any machine."""
     from harness import records
     from harness import report as reporting
+    from harness.gate import worst
 
     if not runs and index is None:
         raise ConfigurationError(sentence("harness report", "a RUN or --index DIR", "neither", "see harness report -h"))
     if output is not None and len(runs) > 1:
         raise ConfigurationError(sentence("--output", "one RUN", f"{len(runs)}", "render them one by one"))
-    worst = 0
+    codes = [0]
     for path in runs:
-        folder = path if path.is_dir() else path.parent
-        summary = reporting.write(output or folder, records.read(path))
-        if as_json:
-            click.echo(json.dumps(summary, indent=2))
-        elif quiet:
-            click.echo(f"{summary['verdict']['word']}: {summary['verdict']['reason']}")
-        else:
-            click.echo(reporting.terminal(summary, colour=_colour()), nl=False)
-            click.echo(f"report: {_relative((output or folder) / 'report.html')}")
-        worst = _worst(worst, summary["exit_code"])
+        folder = output or (path if path.is_dir() else path.parent)
+        codes.append(_written(folder, records.read(path), as_json, quiet))
     if index is not None:
         click.echo(f"index: {_relative(reporting.write_index(index))}")
-    click.get_current_context().exit(worst)
+    click.get_current_context().exit(worst(codes))
 
 
 @cli.command()
@@ -559,12 +559,6 @@ def export(run, form) -> None:
     from harness.exchange import exports
 
     click.echo(exports.text(records.read(run), str(run), form), nl=False)
-
-
-def _worst(first: int, second: int) -> int:
-    """The worse of two exit codes in the order 1, 4, 3, 0."""
-    order = (1, 4, 3, 0)
-    return min(first, second, key=order.index)
 
 
 def _project() -> Path:

@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from harness import __version__, arms, caches, machine, protocol, records, runner, stats
+from harness import __version__, arms, caches, machine, protocol, records, runner, stats, worker
 from harness.arms import Resolved
 from harness.errors import ConfigurationError, sentence
 from harness.process import ArmProcess, VoidSlot
@@ -145,7 +144,7 @@ def _open(reports: Path, resolved: Resolved, command: list[str]) -> tuple[Path, 
         seed=seed,
         plan=_plan(scenario),
         machine=machine.describe(),
-        revision=_revision(resolved.root),
+        revision=worker.revision(resolved.root),
     )
     try:
         folder.mkdir(parents=True)
@@ -212,20 +211,6 @@ def _plan(scenario: Scenario) -> dict[str, Any]:
 
 def _described(resolved: Resolved) -> dict[str, dict[str, Any]]:
     return {letter: arm.as_dict(resolved.root) for letter, arm in resolved.arms.items()}
-
-
-def _revision(root: Path) -> dict[str, Any]:
-    def git(*words: str) -> str | None:
-        try:
-            command = ["git", "--no-optional-locks", "-C", str(root), *words]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    commit = git("rev-parse", "HEAD")
-    dirty = None if commit is None else bool(git("status", "--porcelain", "--untracked-files=no"))
-    return {"commit": commit, "dirty": dirty}
 
 
 def run_once(reference: str, *, parameters, overrides, warmup: int, iterations: int, say) -> None:

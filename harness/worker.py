@@ -254,7 +254,8 @@ def _git(folder: Path, *words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _revision(folder: Path) -> dict:
+def revision(folder: Path) -> dict:
+    """The commit that a folder is at, and whether tracked files differ from it; None for both outside git."""
     # Under callgrind git's own instructions would be counted as the arm's, and they vary from run to run.
     commit = None if os.environ.get("HARNESS_COUNTS_INSTRUCTIONS") else _git(folder, "rev-parse", "HEAD")
     if commit is None:
@@ -291,7 +292,7 @@ def _environment(workload: Workload) -> dict:
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "locale": locale.setlocale(locale.LC_CTYPE),
         "variables": _speed_variables(),
-        "revision": _revision(source),
+        "revision": revision(source),
         "libraries": workload.libraries(),
         **workload.environment(),
     }
