@@ -22,18 +22,54 @@ MDE_UNITS = (6, 8, 10, 12, 15, 20, 30, 40)
 MDE_FACTORS = (2.37, 1.62, 1.32, 1.14, 0.95, 0.80, 0.62, 0.53)
 
 
+#: units up to which the distribution of the signed-rank sum is exact; beyond, the largest error, which is added to it
+EXACT_UNITS, APPROXIMATE_ERROR = 400, 4e-9
+_MOST_TIES = 4_000_000  # Walsh averages that are held at once, 100 MB with their indices
+
+
 @lru_cache(maxsize=256)
 def signed_rank_cdf(n: int) -> np.ndarray:
-    """P(W <= w) for w = 0 … n(n+1)/2, the exact null distribution of the signed-rank sum of n fair signs."""
+    """P(W <= w) for w = 0 … n(n+1)/2, the exact null distribution of the signed-rank sum of n fair signs.
+
+    Raises ValueError above EXACT_UNITS: it takes n³/6 additions, 14 ms for 400 and 9 s for 3,000.
+    """
+    if n > EXACT_UNITS:
+        raise ValueError(f"expected at most {EXACT_UNITS} units, found {n}; signed_rank_below takes any number")
     share = np.zeros(n * (n + 1) // 2 + 1)
     share[0] = 1.0
+    top = 0  # the largest sum of the ranks so far
     for rank in range(1, n + 1):
-        moved = np.zeros_like(share)
-        moved[rank:] = share[:-rank]
-        share = (share + moved) / 2
+        before = share[: top + 1] / 2
+        share[: top + 1] = before
+        share[top + 1 : top + rank + 1] = 0.0
+        share[rank : top + rank + 1] += before
+        top += rank
     cdf = np.minimum(np.cumsum(share), 1.0)
     cdf.flags.writeable = False
     return cdf
+
+
+def signed_rank_below(n: int, w) -> np.ndarray:
+    """P(W <= w) for whole numbers w >= 0 of any shape; exact up to EXACT_UNITS.
+
+    Beyond, two terms of Edgeworth's series about the normal for W plus a uniform value that fills its steps, whose
+    cumulants are known. The largest error, found against the exact distribution, is 2.9e-9 at 400 units, 8.5e-10 at 600
+    and 1.8e-10 at 1,000; APPROXIMATE_ERROR is added, so that a p is never too small.
+
+    Source: Kolassa & McCullagh, Ann. Stat. 18 (1990) 981 (Edgeworth's series on a lattice).
+    """
+    if n <= EXACT_UNITS:
+        return signed_rank_cdf(n)[w]
+    ranks = np.arange(1.0, n + 1)
+    second = (ranks**2).sum() / 4 + 1 / 12
+    fourth = (-(ranks**4).sum() / 8 - 1 / 120) / second**2
+    sixth = ((ranks**6).sum() / 4 + 1 / 252) / second**3
+    x = (np.asarray(w, float) + 0.5 - n * (n + 1) / 4) / math.sqrt(second)
+    # Hermite's polynomials of orders 3, 5 and 7
+    series = [0, 0, 0, fourth / 24, 0, sixth / 720, 0, fourth**2 / 1152]
+    density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    below = _normal_cdf(x) - density * np.polynomial.hermite_e.hermeval(x, series)
+    return np.clip(below + APPROXIMATE_ERROR, APPROXIMATE_ERROR, 1.0)
 
 
 def walsh_averages(d) -> np.ndarray:
@@ -52,9 +88,59 @@ def _triangle(n: int) -> tuple[np.ndarray, np.ndarray]:
     return np.triu_indices(n)
 
 
+def walsh_order(d, *places: int) -> list[np.ndarray]:
+    """Walsh averages by their places in ascending order, 0 the smallest; float64 (..., n) -> (...) for each place.
+
+    Above EXACT_UNITS not all n(n+1)/2 are made: for a value, how many averages lie at or below it is counted in
+    n log n steps, and halving finds an interval that holds a few times n of them.
+    """
+    d = np.asarray(d, float)
+    if d.shape[-1] <= EXACT_UNITS:
+        averages = np.partition(_averages(d), sorted(set(places)), axis=-1)
+        return [averages[..., place] for place in places]
+    rows = np.sort(d.reshape(-1, d.shape[-1]), axis=-1)
+    return [np.array([_walsh_at(row, place) for row in rows]).reshape(d.shape[:-1]) for place in places]
+
+
+def _walsh_at(d: np.ndarray, place: int) -> float:
+    """One Walsh average of ascending values, by its place."""
+    n, rows = len(d), np.arange(len(d))
+
+    def firsts(value: float, side: str) -> np.ndarray:
+        """For every i the first j >= i whose average with it is above `value` (right), or not below it (left)."""
+        return np.maximum(np.searchsorted(d, 2 * value - d[::-1], side)[::-1], rows)
+
+    low, high = float(d[0]), float(d[-1])
+    above = n * (n + 1) // 2  # averages up to `high`; up to `low` there are `below`
+    below = 0
+    slack = 4 * np.spacing(max(abs(low), abs(high)))
+    while above - below > 8 * n and high - low > slack:
+        middle = (low + high) / 2
+        count = int((firsts(middle, "right") - rows).sum())
+        if count > place:
+            high, above = middle, count
+        else:
+            low, below = middle, count
+    first, last = firsts(low - slack, "left"), firsts(high + slack, "right")  # rounding may move one across an end
+    if int((last - first).sum()) > _MOST_TIES:  # ties beyond number: any of them, equal to rounding
+        i = int(np.argmax(last > first))
+        return float((d[i] + d[first[i]]) / 2)
+    i = np.repeat(rows, last - first)
+    j = np.arange(len(i)) - np.repeat(np.cumsum(last - first) - (last - first), last - first) + first[i]
+    candidates = (d[i] + d[j]) / 2
+    inside = place - int((first - rows).sum())
+    return float(np.partition(candidates, inside)[inside])
+
+
 def hodges_lehmann(d) -> np.ndarray | float:
     """Median of the Walsh averages; float64 (..., n) -> (...). Tolerates 29 % wild values."""
-    return np.median(_averages(d), axis=-1)
+    d = np.asarray(d, float)
+    n = d.shape[-1]
+    if n <= EXACT_UNITS:
+        return np.median(_averages(d), axis=-1)
+    total = n * (n + 1) // 2
+    lower, upper = walsh_order(d, (total - 1) // 2, total // 2)
+    return (lower + upper) / 2
 
 
 @lru_cache(maxsize=1024)
@@ -65,18 +151,28 @@ def signed_rank_order(n: int, level: float) -> int:
     """
     # A sum of powers of two is exact up to n = 53; the tolerance is for a level such as 1 - 2^-7 written in decimals.
     tail = (1 - level) / 2 * (1 + 1e-9)
-    return int(np.searchsorted(signed_rank_cdf(n), tail, side="right"))
+    if n <= EXACT_UNITS:
+        return int(np.searchsorted(signed_rank_cdf(n), tail, side="right"))
+    low, high = 0, n * (n + 1) // 2
+    while low < high:
+        middle = (low + high) // 2
+        if float(signed_rank_below(n, middle)) <= tail:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def signed_rank_interval(d, level: float):
     """Exact interval of the centre of d; float64 (..., n) -> low (...), high (...); infinite where n is too small."""
     d = np.asarray(d, float)
-    k = signed_rank_order(d.shape[-1], level)
+    n = d.shape[-1]
+    k = signed_rank_order(n, level)
     if k == 0:
         infinite = np.full(d.shape[:-1], np.inf)
         return -infinite, infinite
-    averages = walsh_averages(d)
-    return averages[..., k - 1], averages[..., -k]
+    low, high = walsh_order(d, k - 1, n * (n + 1) // 2 - k)
+    return low, high
 
 
 def signed_rank_p(d, centre: float = 0.0):
@@ -92,12 +188,23 @@ def signed_rank_tails(d, centre: float = 0.0):
     """One-sided p of "the centre lies above" and of "it lies below": float64 (..., n) -> (...), (...)."""
     d = np.asarray(d, float)
     n = d.shape[-1]
-    averages = _averages(d)
-    cdf = signed_rank_cdf(n)
     total = n * (n + 1) // 2
-    above = cdf[total - (averages > centre).sum(axis=-1)]
-    below = cdf[total - (averages < centre).sum(axis=-1)]
-    return above, below
+    if n <= EXACT_UNITS:
+        averages = _averages(d)
+        larger, smaller = (averages > centre).sum(axis=-1), (averages < centre).sum(axis=-1)
+    else:
+        larger, smaller = _averages_beyond(d - centre)
+    return signed_rank_below(n, total - larger), signed_rank_below(n, total - smaller)
+
+
+def _averages_beyond(d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many Walsh averages lie above 0 and below 0, by counting partners: float64 (..., n) -> (...), (...)."""
+    n = d.shape[-1]
+    rows = np.sort(d.reshape(-1, n), axis=-1)
+    places = np.arange(n)
+    larger = [int((n - np.maximum(np.searchsorted(row, -row, "right"), places)).sum()) for row in rows]
+    smaller = [int(np.maximum(np.searchsorted(row, -row, "left") - places, 0).sum()) for row in rows]
+    return np.array(larger).reshape(d.shape[:-1]), np.array(smaller).reshape(d.shape[:-1])
 
 
 def units_needed(level: float) -> int:
@@ -261,8 +368,7 @@ def _calibrated(looks: tuple[int, ...], alpha: float) -> tuple[float, float]:
     for n in looks:
         ranks = np.argsort(np.argsort(np.abs(d[:, :n]), axis=1), axis=1) + 1
         above = (ranks * (d[:, :n] > 0)).sum(axis=1)
-        cdf = signed_rank_cdf(n)
-        high, low = cdf[above], cdf[n * (n + 1) // 2 - above]
+        high, low = signed_rank_below(n, above), signed_rank_below(n, n * (n + 1) // 2 - above)
         smallest = np.minimum(smallest, (2 * np.minimum(low, high), 2 * high))
     # The largest p that keeps the share of rows at or below it within alpha.
     found = []

@@ -61,6 +61,82 @@ def test_p_is_scipys_exact_one_without_ties():
     assert stats.signed_rank_p(d) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("n", [60, 200])
+def test_cdf_is_scipys_exact_one_for_many_units(n):
+    from scipy.stats import wilcoxon
+
+    for shift in (0.0, 0.1, 0.3):
+        d = np.random.default_rng(n).normal(shift, 1, n)
+        assert stats.signed_rank_p(d) == pytest.approx(wilcoxon(d, method="exact").pvalue, rel=1e-11)
+
+
+def plain_cdf(n):
+    """The distribution by adding one coin after the other to the whole of it."""
+    share = np.zeros(n * (n + 1) // 2 + 1)
+    share[0] = 1.0
+    for rank in range(1, n + 1):
+        moved = np.zeros_like(share)
+        moved[rank:] = share[:-rank]
+        share = (share + moved) / 2
+    return np.minimum(np.cumsum(share), 1.0)
+
+
+def test_growing_sums_give_the_distribution_of_whole_ones():
+    assert np.array_equal(stats.signed_rank_cdf(120), plain_cdf(120))
+
+
+@pytest.mark.parametrize(("n", "error"), [(401, 2.9e-9), (600, 8.6e-10)])
+def test_beyond_the_exact_numbers_the_error_is_the_stated_one(n, error):
+    w = np.arange(n * (n + 1) // 2 + 1)
+    found, exact = stats.signed_rank_below(n, w), plain_cdf(n)
+    inside = found < 1
+    assert np.abs(found - exact - stats.APPROXIMATE_ERROR)[inside].max() <= error
+    assert (found >= exact).all()
+    assert (np.diff(found) >= 0).all()
+    for level in (0.90, 0.95, 0.99, 0.9999):
+        k = stats.signed_rank_order(n, level)
+        assert exact[k - 1] <= (1 - level) / 2
+        assert 0 <= np.searchsorted(exact, (1 - level) / 2, side="right") - k <= 1
+
+
+def test_beyond_the_exact_numbers_no_table_is_made():
+    with pytest.raises(ValueError, match="at most 400 units, found 401; signed_rank_below takes any number"):
+        stats.signed_rank_cdf(401)
+
+
+@pytest.mark.parametrize("made", ["smooth", "ties", "equal", "two values"])
+def test_many_units_give_what_all_their_averages_give(made):
+    random, n = np.random.default_rng(5), 1001
+    d = {
+        "smooth": random.standard_t(3, n) + 0.05,
+        "ties": np.round(random.normal(0, 0.05, n), 2),
+        "equal": np.full(n, 0.25),
+        "two values": random.integers(0, 2, n) * 1.0,
+    }[made]
+    averages, total, k = stats.walsh_averages(d), n * (n + 1) // 2, stats.signed_rank_order(n, 0.95)
+    assert stats.hodges_lehmann(d) == np.median(averages)
+    assert stats.signed_rank_interval(d, 0.95) == (averages[k - 1], averages[-k])
+    places = [0, 1, 77, total // 3, total - 1]
+    assert [float(found) for found in stats.walsh_order(d, *places)] == averages[places].tolist()
+    above, below = stats.signed_rank_tails(d)
+    assert above == stats.signed_rank_below(n, total - (averages > 0).sum())
+    assert below == stats.signed_rank_below(n, total - (averages < 0).sum())
+
+
+def test_rows_of_many_units_are_computed_as_if_alone():
+    d = np.random.default_rng(6).normal(0.1, 1, (2, 3, 450))
+    low, high = stats.signed_rank_interval(d, 0.95)
+    assert low.shape == stats.hodges_lehmann(d).shape == stats.signed_rank_p(d).shape == (2, 3)
+    assert (low[1, 2], high[1, 2]) == stats.signed_rank_interval(d[1, 2], 0.95)
+    assert stats.signed_rank_p(d)[1, 2] == stats.signed_rank_p(d[1, 2])
+
+
+def test_more_equal_averages_than_are_held_give_one_of_them(monkeypatch):
+    monkeypatch.setattr(stats, "_MOST_TIES", 1000)
+    d = np.repeat([0.1, 0.2, 0.4], 200)
+    assert stats.hodges_lehmann(d) == pytest.approx(np.median(stats.walsh_averages(d)), abs=1e-15)
+
+
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=8))
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_p_is_valid_under_ties_and_zeros(values):

@@ -52,6 +52,42 @@ TWINS = {
         "",
         test_analysis.test_steal_counts_as_load,
     ),
+    "beyond the exact numbers the normal is enough": (
+        "stats.signed_rank_below",
+        "below = _normal_cdf(x) - density * np.polynomial.hermite_e.hermeval(x, series)",
+        "below = _normal_cdf(x)",
+        test_stats.test_beyond_the_exact_numbers_the_error_is_the_stated_one,
+    ),
+    "steps are taken for a smooth distribution": (
+        "stats.signed_rank_below",
+        "+ 0.5 - n",
+        "- n",
+        test_stats.test_beyond_the_exact_numbers_the_error_is_the_stated_one,
+    ),
+    "a p of many units may be too small": (
+        "stats.signed_rank_below",
+        "below + APPROXIMATE_ERROR, APPROXIMATE_ERROR",
+        "below, 0",
+        test_stats.test_beyond_the_exact_numbers_the_error_is_the_stated_one,
+    ),
+    "a rank's coin is forgotten": (
+        "stats.signed_rank_cdf",
+        "share[rank : top + rank + 1] += before",
+        "share[rank - 1 : top + rank] += before",
+        test_stats.test_cdf_is_that_of_all_sign_patterns,
+    ),
+    "of many averages the neighbour is taken": (
+        "stats._walsh_at",
+        "inside = place - ",
+        "inside = place + 1 - ",
+        test_stats.test_many_units_give_what_all_their_averages_give,
+    ),
+    "averages of many units are counted without their own": (
+        "stats._averages_beyond",
+        'np.maximum(np.searchsorted(row, -row, "right"), places)',
+        'np.maximum(np.searchsorted(row, -row, "right"), places + 1)',
+        test_stats.test_many_units_give_what_all_their_averages_give,
+    ),
     "units without a value are dropped in silence": (
         "analysis.Analysis.unmeasured",
         "for unit in self.complete:",
@@ -198,8 +234,8 @@ TWINS = {
     ),
     "one order too narrow": (
         "stats.signed_rank_interval",
-        "averages[..., k - 1], averages[..., -k]",
-        "averages[..., k], averages[..., -k - 1]",
+        "walsh_order(d, k - 1, n * (n + 1) // 2 - k)",
+        "walsh_order(d, k, n * (n + 1) // 2 - k - 1)",
         test_analysis.test_estimate_and_interval_are_those_of_the_blocks,
     ),
     "the order is one too large": (
