@@ -3,13 +3,14 @@
 This file is the one source of truth: verdict, summary and report are pure functions of it.
 
 Order in a comparison: one `comparison`; then for every unit its `launch`, `phase`, `slot`, `fingerprint`, `load` and
-perhaps `void` entries, closed by one `unit` entry; at last `end`. A unit without its `unit` entry was interrupted
-and does not count. Units are numbered from 0 in the order they ran; a void or set-aside one is replaced by a new
-number. Arms are "a" and "b". Times are seconds, sizes bytes, load is in cores.
+perhaps `accuracy` or `void` entries, closed by one `unit` entry; at last `end`. A unit without its `unit` entry was
+interrupted and does not count. Units are numbered from 0 in the order they ran; a void or set-aside one is replaced by
+a new number. Arms are "a" and "b". Times are seconds, sizes bytes, load is in cores.
 
 Schema history
 --------------
 1    first version
+2    entry `accuracy`; plan.seeds and plan.first_seed; plan.mode "accuracy" for `harness accuracy`, which has no pairs
 """
 
 import os
@@ -21,7 +22,7 @@ import msgspec
 
 from harness.errors import ConfigurationError, sentence
 
-SCHEMA = 1
+SCHEMA = 2
 NAME = "records.jsonl"
 
 
@@ -105,6 +106,15 @@ class Fingerprint(Entry, tag="fingerprint", kw_only=True):
     totals: dict[str, float | None] = {}
 
 
+class Accuracy(Entry, tag="accuracy", kw_only=True):
+    """The values of both arms, reduced against each other: all that verdict and pages need of them."""
+
+    unit: int
+    reduced: dict[str, Any]  # accuracy.reduce(A, B)
+    # "a", "b": path beside the record (None: too large to keep), bytes, digest of the arrays, seconds it took
+    files: dict[str, dict[str, Any]] = {}
+
+
 class Void(Entry, tag="void", kw_only=True):
     """A slot that gave no measurement; counted as an outcome, its unit is replaced."""
 
@@ -173,7 +183,7 @@ class End(Entry, tag="end", kw_only=True):
     message: str = ""
 
 
-AnyEntry = Comparison | Launch | Phase | Slot | Fingerprint | Void | Load | Unit | Note | Extension | End
+AnyEntry = Comparison | Launch | Phase | Slot | Fingerprint | Accuracy | Void | Load | Unit | Note | Extension | End
 _decoder = msgspec.json.Decoder(AnyEntry)
 _encoder = msgspec.json.Encoder()
 
@@ -292,7 +302,9 @@ def _entries(path: Path, lines: list[bytes]) -> Iterator[AnyEntry]:
         try:
             yield decode(line)
         except msgspec.ValidationError as error:
-            raise ConfigurationError(sentence(f"{path}: line {number}", "an entry of schema 1", str(error))) from None
+            raise ConfigurationError(
+                sentence(f"{path}: line {number}", f"an entry of schema {SCHEMA}", str(error))
+            ) from None
         except msgspec.DecodeError as error:
             if "truncated" in str(error) and not line.rstrip().endswith(b"}"):
                 continue
