@@ -410,7 +410,7 @@ class ArmProcess:
 
         Raises
         ------
-        ConfigurationError   the arm says, before its first iteration, that its input is wrong
+        ConfigurationError   the arm says, before its first iteration or asked for values, that its input is wrong
         VoidSlot             anything else that is no answer; the arm's tree is ended
         """
         return self.answer(command, self.send(command), timeout)
@@ -438,7 +438,7 @@ class ArmProcess:
             message = protocol.answer(command, line)
         except protocol.ProtocolError as error:
             self._fail("protocol", str(error))
-        self._raise_error(message)
+        self._raise_error(message, timed=not isinstance(command, protocol.WriteValues))
         self._check_time(message, outside)
         if isinstance(message, protocol.Iteration):
             self._iterated = True
@@ -458,11 +458,11 @@ class ArmProcess:
                 "time", f"expected at most {outside:.6f} s, the harness's own time, found {message.seconds:.6f} s said"
             )
 
-    def _raise_error(self, message: protocol.Message) -> None:
+    def _raise_error(self, message: protocol.Message, timed: bool = True) -> None:
         if not isinstance(message, protocol.Error):
             return
         text = sentence(message.where, message.expected, message.found, message.next)
-        if self._iterated:
+        if timed and self._iterated:
             self._fail("protocol", f"expected an answer, found an error after the first iteration: {text}")
         self.end()
         raise ConfigurationError(text)
