@@ -41,7 +41,7 @@ def carry_over(units: list[list[Logs]]) -> dict[str, Any] | None:
         first, second = ([x for unit in totals[letters] for x in unit] for letters in ("AB", "BA"))
         if not first or not second:
             return None
-        difference = middle([x - y for x in first for y in second])
+        difference = stats.shift(first, second)
         p = stats.rank_sum_p(first, second)
     else:
         inside = [middle(x) - middle(y) for x, y in zip(totals["AB"], totals["BA"]) if x and y]

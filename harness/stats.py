@@ -89,53 +89,58 @@ def _triangle(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def walsh_order(d, *places: int) -> list[np.ndarray]:
-    """Walsh averages by their places in ascending order, 0 the smallest; float64 (..., n) -> (...) for each place.
-
-    Above EXACT_UNITS not all n(n+1)/2 are made: for a value, how many averages lie at or below it is counted in
-    n log n steps, and halving finds an interval that holds a few times n of them.
-    """
+    """Walsh averages by their places in ascending order, 0 the smallest; float64 (..., n) -> (...) for each place."""
     d = np.asarray(d, float)
     if d.shape[-1] <= EXACT_UNITS:
         averages = np.partition(_averages(d), sorted(set(places)), axis=-1)
         return [averages[..., place] for place in places]
     rows = np.sort(d.reshape(-1, d.shape[-1]), axis=-1)
-    return [np.array([_walsh_at(row, place) for row in rows]).reshape(d.shape[:-1]) for place in places]
+    return [
+        np.array([_sum_at(row, row, place, triangle=True) / 2 for row in rows]).reshape(d.shape[:-1])
+        for place in places
+    ]
 
 
-def _walsh_at(d: np.ndarray, place: int) -> float:
-    """One Walsh average of ascending values, by its place."""
-    n, rows = len(d), np.arange(len(d))
+def _sum_at(x: np.ndarray, y: np.ndarray, place: int, triangle: bool = False) -> float:
+    """The sum x_i + y_j that stands at a place, 0 the smallest; x and y ascending. `triangle`: only those with j >= i.
+
+    They are not all made: how many sums lie at or below a value is counted in n log n steps, and halving finds an
+    interval that holds a few times n of them.
+    """
+    starts = np.arange(len(x)) if triangle else np.zeros(len(x), int)
 
     def firsts(value: float, side: str) -> np.ndarray:
-        """For every i the first j >= i whose average with it is above `value` (right), or not below it (left)."""
-        return np.maximum(np.searchsorted(d, 2 * value - d[::-1], side)[::-1], rows)
+        """For every i the first j whose sum with it is above `value` (right), or not below it (left)."""
+        return np.maximum(np.searchsorted(y, value - x[::-1], side)[::-1], starts)
 
-    low, high = float(d[0]), float(d[-1])
-    above = n * (n + 1) // 2  # averages up to `high`; up to `low` there are `below`
-    below = 0
+    low, high = float(x[0] + y[0]), float(x[-1] + y[-1])
+    below, upto = 0, int((len(y) - starts).sum())  # sums up to `low`, and up to `high`
     slack = 4 * np.spacing(max(abs(low), abs(high)))
-    while above - below > 8 * n and high - low > slack:
+    while upto - below > 8 * (len(x) + len(y)) and high - low > slack:
         middle = (low + high) / 2
-        count = int((firsts(middle, "right") - rows).sum())
+        count = int((firsts(middle, "right") - starts).sum())
         if count > place:
-            high, above = middle, count
+            high, upto = middle, count
         else:
             low, below = middle, count
-    first, last = firsts(low - slack, "left"), firsts(high + slack, "right")  # rounding may move one across an end
-    if int((last - first).sum()) > _MOST_TIES:  # ties beyond number: any of them, equal to rounding
-        i = int(np.argmax(last > first))
-        return float((d[i] + d[first[i]]) / 2)
-    i = np.repeat(rows, last - first)
-    j = np.arange(len(i)) - np.repeat(np.cumsum(last - first) - (last - first), last - first) + first[i]
-    candidates = (d[i] + d[j]) / 2
-    inside = place - int((first - rows).sum())
-    return float(np.partition(candidates, inside)[inside])
+    # rounding may move a sum across an end, so the ends are a little wider
+    first, last = firsts(low - slack, "left"), firsts(high + slack, "right")
+    sizes = last - first
+    if int(sizes.sum()) > _MOST_TIES:  # ties beyond number: any of them, equal to rounding
+        i = int(np.argmax(sizes > 0))
+        return float(x[i] + y[first[i]])
+    i = np.repeat(np.arange(len(x)), sizes)
+    j = np.arange(len(i)) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
+    inside = place - int((first - starts).sum())
+    return float(np.partition(x[i] + y[j], inside)[inside])
 
 
 def hodges_lehmann(d) -> np.ndarray | float:
     """Median of the Walsh averages; float64 (..., n) -> (...). Tolerates 29 % wild values."""
     d = np.asarray(d, float)
     n = d.shape[-1]
+    if n == 1:
+        return d[..., 0]
     if n <= EXACT_UNITS:
         return np.median(_averages(d), axis=-1)
     total = n * (n + 1) // 2
@@ -277,15 +282,14 @@ def binomial_tail(successes: int, trials: int, share: float) -> float:
         return 0.0
     if share >= 1.0:
         return 1.0
-    logs = (
-        math.lgamma(trials + 1)
-        - math.lgamma(k + 1)
-        - math.lgamma(trials - k + 1)
-        + k * math.log(share)
-        + (trials - k) * math.log1p(-share)
-        for k in range(successes, trials + 1)
-    )
-    return min(1.0, math.fsum(math.exp(x) for x in logs))
+    whole, mode = math.lgamma(trials + 1), (trials + 1) * share
+    found = []
+    for k in range(successes, trials + 1):
+        term = whole - math.lgamma(k + 1) - math.lgamma(trials - k + 1) + k * math.log(share)
+        found.append(math.exp(term + (trials - k) * math.log1p(-share)))
+        if k > mode and found[-1] < 1e-20 * found[0]:  # they fall from here on, faster and faster
+            break
+    return min(1.0, math.fsum(found))
 
 
 def share_interval(successes: int, trials: int, level: float = 0.95) -> tuple[float, float]:
@@ -568,7 +572,8 @@ def rank_sum_p(x, y) -> float:
     m, n = len(x), len(y)
     if m == 0 or n == 0:
         return 1.0
-    larger = (x[:, None] > y).sum() + (x[:, None] == y).sum() / 2
+    ordered = np.sort(y)
+    larger = (np.searchsorted(ordered, x, "left").sum() + np.searchsorted(ordered, x, "right").sum()) / 2
     both = np.concatenate([x, y])
     _, counts = np.unique(both, return_counts=True)
     extreme = max(larger, m * n - larger)
@@ -580,6 +585,13 @@ def rank_sum_p(x, y) -> float:
     if spread <= 0:
         return 1.0
     return math.erfc(max(0.0, extreme - m * n / 2 - 0.5) / math.sqrt(2 * spread))
+
+
+def shift(x, y) -> float:
+    """Hodges and Lehmann's estimate of how far x lies above y: the median of all x_i - y_j; both one-dimensional."""
+    x, y = np.sort(np.asarray(x, float)), np.sort(-np.asarray(y, float))
+    total = len(x) * len(y)
+    return (_sum_at(x, y, (total - 1) // 2) + _sum_at(x, y, total // 2)) / 2
 
 
 @lru_cache(maxsize=256)

@@ -123,6 +123,13 @@ def test_many_units_give_what_all_their_averages_give(made):
     assert below == stats.signed_rank_below(n, total - (averages < 0).sum())
 
 
+@pytest.mark.parametrize(("m", "n", "digits"), [(1, 1, 9), (3, 4, 9), (300, 501, 9), (300, 501, 1), (1, 900, 9)])
+def test_a_shift_is_the_median_of_all_differences(m, n, digits):
+    random = np.random.default_rng(m * n)
+    x, y = np.round(random.normal(0.4, 1, m), digits), np.round(random.normal(0, 1, n), digits)
+    assert stats.shift(x, y) == np.median(x[:, None] - y)
+
+
 def test_rows_of_many_units_are_computed_as_if_alone():
     d = np.random.default_rng(6).normal(0.1, 1, (2, 3, 450))
     low, high = stats.signed_rank_interval(d, 0.95)
@@ -203,7 +210,7 @@ def test_units_for_refuses_no_effect():
         stats.units_for(0, 0.1)
 
 
-@pytest.mark.parametrize(("k", "n"), [(0, 8), (1, 8), (3, 20), (20, 20), (5, 200)])
+@pytest.mark.parametrize(("k", "n"), [(0, 8), (1, 8), (3, 20), (20, 20), (5, 200), (0, 9000), (40, 9000)])
 def test_share_interval_is_clopper_pearson(k, n):
     from scipy.stats import beta
 

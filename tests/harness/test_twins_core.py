@@ -77,7 +77,7 @@ TWINS = {
         test_stats.test_cdf_is_that_of_all_sign_patterns,
     ),
     "of many averages the neighbour is taken": (
-        "stats._walsh_at",
+        "stats._sum_at",
         "inside = place - ",
         "inside = place + 1 - ",
         test_stats.test_many_units_give_what_all_their_averages_give,
