@@ -3,7 +3,10 @@
 Units: angles in radians, energy in keV; intensities are counts.
 """
 
+import lzma
+import struct
 import zipfile
+import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,10 +39,25 @@ class SourceError(Exception):
         super().__init__(f"{where}: expected {expected}, found {found}" + (f"; {next}" if next else ""))
 
 
+#: what numpy and zipfile raise for a damaged .npz
+DAMAGED = (
+    OSError, ValueError, KeyError, EOFError, IndexError, TypeError, SyntaxError, MemoryError, OverflowError,
+    RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
+)  # fmt: skip
+
+
 class FrameCache:
     """A HEXRD frame cache: an .npz with `<i>_row`, `<i>_col`, `<i>_data` for every frame, `shape`, `nframes`, `omega`.
 
-    A pixel that is absent is a measured zero. omega is float64 (frames, 2), radians, start and stop of each exposure.
+    A pixel that is absent is a measured zero.
+
+    Attributes
+    ----------
+    shape : (int, int)                  rows and columns
+    frames : int
+    omega_degrees : float64 (frames, 2) start and stop of each exposure as the file has them
+    omega : float64 (frames, 2)         the same in radians
+    names : set of str                  the file's arrays
     """
 
     def __init__(self, path):
@@ -48,32 +66,58 @@ class FrameCache:
             self._handle = self.path.open("rb")
         except OSError as error:
             raise SourceError(path, "a frame cache (.npz)", error.strerror or str(error), "check the path") from None
+        self._file = None
         try:
             self._file = np.load(self._handle, allow_pickle=False)
+            self.names = set(self._file.files)
             self.shape = tuple(int(n) for n in self._file["shape"])
             self.frames = int(self._file["nframes"])
-            self.omega = np.radians(np.asarray(self._file["omega"], float))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, IndexError, TypeError) as error:
-            self._handle.close()
-            raise SourceError(path, "a frame cache (.npz)", f"none ({error})", "check the file") from None
+            self.omega_degrees = np.asarray(self._file["omega"], float)
+            self.omega = np.radians(self.omega_degrees)
+        except (*DAMAGED, AttributeError) as error:
+            self.close()
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise SourceError(path, "a frame cache (.npz)", f"none ({reason})", "check the file") from None
         if len(self.shape) != 2 or self.omega.shape != (self.frames, 2):
-            self._handle.close()
+            self.close()
             raise SourceError(
                 path, "a shape (rows, columns) and omega (frames, 2)", f"{self.shape} and {self.omega.shape}"
             )
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if isinstance(self._file, np.lib.npyio.NpzFile):
+            self._file.close()
         self._handle.close()
+
+    def array(self, name: str):
+        """One of the file's arrays."""
+        try:
+            return self._file[name]
+        except DAMAGED as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise SourceError(self.path, f"an array '{name}'", f"no readable one ({reason})") from None
+
+    def recorded(self, frame: int):
+        """(row, column, count) of the recorded pixels of a frame: int64, int64 and the file's own dtype; one length."""
+        try:
+            row, column, data = (self._file[f"{frame}_{name}"] for name in ("row", "col", "data"))
+            row, column = row.astype(np.int64), column.astype(np.int64)
+        except DAMAGED as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise SourceError(self.path, f"frame {frame}", f"no readable one ({reason})") from None
+        if not (row.ndim == 1 and row.shape == column.shape == data.shape) or data.dtype.kind not in "iuf":
+            raise SourceError(
+                self.path,
+                f"frame {frame} with as many numbers as rows and columns",
+                f"{row.shape} rows, {column.shape} columns, {data.shape} of {data.dtype}",
+            )
+        return row, column, data
 
     def sparse(self, frame: int):
         """(row, column, count) of the recorded pixels of a frame: int64, int64, float64."""
-        try:
-            row, column, data = (self._file[f"{frame}_{name}"] for name in ("row", "col", "data"))
-        except (KeyError, ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
-            raise SourceError(self.path, f"frame {frame}", f"no readable one ({error})") from None
-        return row.astype(np.int64), column.astype(np.int64), data.astype(np.float64)
+        row, column, data = self.recorded(frame)
+        return row, column, data.astype(np.float64)
 
     def window(self, frame: int, r0: int, r1: int, c0: int, c1: int):
         """Counts of pixels [r0, r1) x [c0, c1) of a frame: float64 (rows, columns)."""

@@ -1,0 +1,720 @@
+"""One TOML file -> one frozen Job: every default and every check of a mapping lives here.
+
+README.md beside this file lists the keys. Paths are relative to the job's file; a key whose unit is not SI has it in
+its name. Every fault is a SourceError in one sentence.
+"""
+
+import hashlib
+import json
+import math
+import os
+import tomllib
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+
+import numpy as np
+
+from impl.mapping import tables as t
+from impl.mapping.detector import FROM_HEXRD, Detector, HexrdPanel
+from impl.mapping.frames import FORMATS, FrameStack, Input, Monitor, expand, open_scan
+from impl.mapping.geometry import AXES, b_matrix, chain, exponential_map, wave_number
+from impl.mapping.goniometer import ANGLES, Given, Motor
+from impl.mapping.grid import Grid
+from impl.mapping.instrument import PoniDetector, energy_of, read_poni
+from impl.mapping.sources import SourceError, read_grains, read_instrument
+
+#: depths by the names of their accuracy
+PRESETS = {"center": 0, "low": 1, "balanced": 2, "high": 3, "very_high": 4, "maximum": 5}
+#: a number twice said (in a file and in the job) agrees within this share
+AGREE = 1e-6
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """What is applied to every frame, and in which order: mapping's contract, see correction.py.
+
+    Attributes
+    ----------
+    solid_angle : bool
+    polarisation : float or None       fraction of the beam's intensity polarised along x; None: no correction
+    flat : str                         file of the detector's response, divided out; '' none
+    background, background_variance : str
+    mask : str                         file; what is not 0 is excluded
+    exposure_time : bool               divide by the exposure time of each frame
+    monitors : tuple of str            divide by these, in this order
+    lorentz : bool
+    repair : int                       largest masked component, in pixels, that is filled in; 0: none
+    """
+
+    solid_angle: bool = True
+    polarisation: float | None = None
+    flat: str = ""
+    background: str = ""
+    background_variance: str = ""
+    mask: str = ""
+    exposure_time: bool = False
+    monitors: tuple[str, ...] = ()
+    lorentz: bool = False
+    repair: int = 0
+
+
+#: what of a job can change no voxel, so that changing it keeps what is already mapped
+WITHOUT_EFFECT = ("name", "source", "threads", "readers", "budget", "output", "scratch", "allow_empty")
+#: what the plan of a mapping settles; its identity is the plan's
+IN_PLAN = ("frames_per_call", "checkpoints")
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Everything that a map depends on.
+
+    Attributes
+    ----------
+    name, source : str                 the job's name and the file that it was read from
+    input : Input
+    instrument : Detector
+    wave_number : float                K = 2π/λ in Å⁻¹
+    ub, u : float64 (3, 3)             Å⁻¹ with 2π, and the rotation in it, in the axes phi; None where not given
+    position : float64 (3,)            where the diffracting volume lies at angles 0, metres, axes phi
+    grids : tuple of (name, Grid)
+    depth : int
+    exposure : str                     'continuous' or 'stationary' (every frame at its middle)
+    corrections : Corrections
+    frames_per_call : int              0: chosen by timing
+    threads, readers : int             0: chosen by the machine
+    budget : int                       bytes
+    allow_empty : bool
+    output, scratch : Path
+    checkpoints : int                  at least so many ranges
+    excluded : tuple of int            frames that are left out
+    """
+
+    name: str
+    source: str
+    input: Input
+    instrument: Detector
+    wave_number: float
+    ub: np.ndarray | None
+    u: np.ndarray | None
+    position: np.ndarray
+    grids: tuple[tuple[str, Grid], ...]
+    output: Path
+    scratch: Path
+    depth: int = 2
+    exposure: str = "continuous"
+    corrections: Corrections = field(default_factory=Corrections)
+    frames_per_call: int = 0
+    threads: int = 0
+    readers: int = 0
+    budget: int = 2 << 30
+    allow_empty: bool = False
+    checkpoints: int = 10
+    excluded: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, path) -> "Job":
+        """The job of a TOML file. Raises SourceError with the key, what was expected and what was found."""
+        path = Path(path)
+        try:
+            raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SourceError(path, "a job (.toml)", error.strerror or str(error), "check the path") from None
+        except UnicodeDecodeError:
+            raise SourceError(path, "a job (.toml)", "bytes that are no UTF-8") from None
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise SourceError(path, "TOML", " ".join(str(error).split())) from None
+        return parse(raw, str(path), path.parent)
+
+    def open(self) -> FrameStack:
+        """The scan's frames."""
+        return open_scan(self.input)
+
+    def origin(self, start, end):
+        """Where the rays of some frames start: float64 (3,), metres, laboratory.
+
+        start, end : float64 (4,) or (F, 4), radians. The diffracting volume turns with the sample; the place in the
+        middle of the frames stands for all of them, see `origin_drift` for how far they are from it.
+        """
+        if not self.position.any():
+            return np.zeros(3)
+        middle = (np.atleast_2d(start).mean(axis=0) + np.atleast_2d(end).mean(axis=0)) / 2
+        return chain(middle, "phi").T @ self.position
+
+    def origin_drift(self, start, end) -> float:
+        """Largest distance in metres between `origin` of some frames and where they begin and end."""
+        if not self.position.any():
+            return 0.0
+        ends = np.concatenate([np.atleast_2d(start), np.atleast_2d(end)])
+        places = np.einsum("nji,j->ni", chain(ends, "phi"), self.position)
+        return float(np.sqrt(((places - self.origin(start, end)) ** 2).sum(axis=1).max()))
+
+    @property
+    def fixed_origin(self) -> bool:
+        """Whether the rays of every frame start at the laboratory's origin."""
+        return not self.position.any()
+
+    def image(self, name: str):
+        """One of the corrections' images ('mask', 'flat', 'background', 'background_variance'), None without one.
+
+        bool (rows, columns) for the mask, float64 otherwise. Raises SourceError for a file that is none or of another
+        shape.
+        """
+        from impl.mapping.pictures import read_picture
+
+        given = getattr(self.corrections, name)
+        if not given:
+            return None
+        picture = read_picture(given)
+        if picture.shape != tuple(self.instrument.shape):
+            rows, columns = self.instrument.shape
+            found = " x ".join(map(str, picture.shape))
+            raise SourceError(given, f"{rows} x {columns} pixels, as the instrument has", found)
+        return picture != 0 if name == "mask" else np.ascontiguousarray(picture, np.float64)
+
+    def identity(self) -> dict:
+        """What determines the map, as JSON takes it: files by name, size and a sample of bytes."""
+        left_out = (*WITHOUT_EFFECT, *IN_PLAN, "input", "corrections")
+        out = {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name not in left_out}
+        given = {f.name: plain(getattr(self.input, f.name)) for f in fields(self.input)}
+        del given["job"]
+        given["files"] = [sampled(path) for path in expand(self.input)]
+        for table in (given["given"], given["monitors"]):
+            for name, entry in table.items():
+                if entry.get("file"):
+                    source = self.input.given if table is given["given"] else self.input.monitors
+                    entry["file"] = sampled(source[name].file)
+        corrections = plain(self.corrections)
+        for name in ("flat", "background", "background_variance", "mask"):
+            if corrections[name]:
+                corrections[name] = sampled(corrections[name].partition("::")[0]) + [
+                    corrections[name].partition("::")[2]
+                ]
+        return {**out, "input": given, "corrections": corrections, "schema": 1}
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON of `identity`, in hexadecimal.
+
+        Equal digests mean equal maps up to the plan (frames per call, checkpoint ranges). Where the output lies, how
+        many threads map and how much memory they take is not in it. Data are known by each file's size and its first
+        and last 64 KiB; what lies between is known by the frames' own content hashes.
+        """
+        text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def describe(self) -> str:
+        """The job in words, several lines; opens no data."""
+        rows, columns = self.instrument.shape
+        lines = [
+            f"job {self.name} ({self.source})",
+            f"input: {self.input.format}, " + (files_in_words(self.input.files) or "made by formula"),
+            f"instrument: {rows} x {columns} pixels, K = {self.wave_number:.9g} per angstrom "
+            f"({energy_of(2 * math.pi / self.wave_number):.6g} keV)",
+            f"exposure: {self.exposure}, depth {self.depth}",
+        ]
+        if not self.fixed_origin:
+            lines.append(f"sample: {' '.join(f'{1e3 * x:.6g}' for x in self.position)} mm off the axes")
+        for angle in ANGLES:
+            motor = self.input.motors.get(angle, Motor())
+            words = f"{motor.offset_degrees:.6g} degrees"
+            if motor.axis:
+                sign = "-" if motor.sign < 0 else ""
+                words = f"{sign}{motor.axis}" + (f" + {words}" if motor.offset_degrees else "")
+                given = self.input.given.get(motor.axis)
+                if given is not None and given.has_values:
+                    words += ", invented by the job, not measured" if given.invented else ", given by the job"
+            lines.append(f"{angle} = {words}")
+        for name, grid in self.grids:
+            lines.append(
+                f"grid {name}: {grid.axes}, {' x '.join(map(str, grid.shape))} voxels of "
+                f"{' x '.join(f'{s:.6g}' for s in grid.step)} from {' '.join(f'{m:.6g}' for m in grid.minimum)}"
+            )
+        c = self.corrections
+        applied = [
+            name
+            for name, there in (
+                ("solid angle", c.solid_angle), (f"polarisation {c.polarisation}", c.polarisation is not None),
+                ("flat field", c.flat), ("background", c.background), ("mask", c.mask), ("Lorentz factor", c.lorentz),
+                (f"repair up to {c.repair} pixels", c.repair), ("exposure time", c.exposure_time),
+            ) if there
+        ]  # fmt: skip
+        lines.append(f"corrections: {', '.join((*applied, *c.monitors)) or 'none'}")
+        if self.excluded:
+            lines.append(f"left out: {len(self.excluded)} frames")
+        lines.append(f"output: {self.output}")
+        return "\n".join(lines)
+
+
+def files_in_words(files) -> str:
+    """One or many files on one line."""
+    if not files:
+        return ""
+    return str(files[0]) if len(files) == 1 else f"{len(files)} files from {files[0]} to {files[-1]}"
+
+
+def plain(value):
+    """A value as JSON takes it; arrays and tuples become lists, paths their names."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__, **{f.name: plain(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    return value.name if isinstance(value, Path) else value
+
+
+def sampled(path) -> list:
+    """[name, bytes, SHA-256 of the first and last 64 KiB] of a file: what a job's digest knows of its data."""
+    window = 1 << 16
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            head = file.read(window)
+            file.seek(max(len(head), size - window))
+            tail = file.read(window)
+    except OSError as error:
+        raise SourceError(path, "a readable file", error.strerror or str(error), "check the path") from None
+    return [Path(path).name, size, hashlib.sha256(head + tail).hexdigest()]
+
+
+_TRIPLE = t.several(t.number(), 3, words="three finite numbers")
+_MATRIX = t.several(_TRIPLE, 3, words="a matrix: three lists of three finite numbers")
+_PAIR = t.several(t.number(above=0), 2, words="two finite numbers above 0, rows first")
+_SHAPE = t.several(t.whole(1, 1 << 20), 2, words="two whole numbers from 1 to 1048576, rows first")
+_EDGES = t.several(t.whole(1), 3, words="three whole numbers of at least 1")
+_NUMBERS = t.several(t.number(), least=1, words="a list of finite numbers")
+_DEPTH = t.either(
+    t.whole(0, 8), t.choice(*PRESETS), words=f"a whole number from 0 to 8, or one of {', '.join(PRESETS)}"
+)
+
+
+def parse(raw: dict, where: str, folder) -> Job:
+    """A Job from a parsed TOML document; `where` names it in messages, relative paths lie in `folder`.
+
+    Raises SourceError.
+    """
+    path, paths = t.path(folder), t.several(t.path(folder), least=1, words="a list of paths or patterns")
+    top = t.check(
+        raw,
+        {
+            "job": (t.table, t.NEEDED), "input": (t.table, t.NEEDED), "instrument": (t.table, t.NEEDED),
+            "goniometer": (t.table, {}), "angles": (t.table, {}), "crystal": (t.table, {}),
+            "grids": (t.table, t.NEEDED), "corrections": (t.table, {}), "monitors": (t.table, {}), "run": (t.table, {}),
+        },
+        where,
+    )  # fmt: skip
+    job = t.check(
+        top["job"],
+        {
+            "name": (t.text, t.NEEDED), "output": (path, t.NEEDED), "scratch": (path, None),
+            "depth": (_DEPTH, 2), "exposure": (t.choice("continuous", "stationary"), "continuous"),
+            "excluded": (t.several(t.either(t.whole(0), _range, words=_range.__doc__), words=_range.__doc__), ()),
+            "allow_empty": (t.flag, False),
+        },
+        where, "job",
+    )  # fmt: skip
+    run = t.check(
+        top["run"],
+        {
+            "threads": (t.whole(0, 256), 0), "readers": (t.whole(0, 64), 0), "budget": (t.size, 2 << 30),
+            "frames_per_call": (t.whole(0, 1024), 0), "checkpoints": (t.whole(1, 9999), 10),
+        },
+        where, "run",
+    )  # fmt: skip
+    instrument, number, stage_chi = _instrument(top["instrument"], where, path)
+    motors = _motors(top["goniometer"], where, stage_chi)
+    given = {name: _given(entry, where, name, path) for name, entry in top["angles"].items()}
+    unused = [name for name in given if name not in {motor.axis for motor in motors.values()}]
+    if unused:
+        axes = [motor.axis for motor in motors.values() if motor.axis]
+        raise SourceError(
+            f"{where}: angles.{unused[0]}",
+            f"an axis that [goniometer] names ({', '.join(axes) or 'none'})",
+            f"'{unused[0]}'",
+            t.nearest(unused[0], axes),
+        )
+    ub, u, position = _crystal(top["crystal"], where, path)
+    grids = _grids(top["grids"], where, ub, u)
+    monitors = {name: _monitor(entry, where, f"monitors.{name}", path) for name, entry in top["monitors"].items()}
+    if "exposure" in monitors:
+        raise SourceError(f"{where}: monitors.exposure", "another name", "'exposure'", "use [input.exposure]")
+    corrections = _corrections(top["corrections"], where, path, monitors)
+    frames = _input(top["input"], where, path, paths, motors, given, instrument, number, monitors)
+    excluded = set()
+    for item in job["excluded"]:
+        excluded |= {item} if isinstance(item, int) else set(item)
+    depth = job["depth"]
+    return Job(
+        name=job["name"], source=where, input=frames, instrument=instrument, wave_number=number, ub=ub, u=u,
+        position=position, grids=grids, output=job["output"],
+        scratch=job["scratch"] or job["output"].with_name(job["output"].name + ".scratch"),
+        depth=PRESETS[depth] if isinstance(depth, str) else depth, exposure=job["exposure"], corrections=corrections,
+        allow_empty=job["allow_empty"], excluded=tuple(sorted(excluded)), **run,
+    )  # fmt: skip
+
+
+def _range(value):
+    """a list of frame numbers and ranges such as '10-20'"""
+    if isinstance(value, str):
+        first, dash, last = value.partition("-")
+        if dash and first.strip().isdecimal() and last.strip().isdecimal():
+            low, high = int(first), int(last)
+            if low <= high < 10**7:
+                return range(low, high + 1)
+    raise t.Wrong(_range.__doc__)
+
+
+def _one_of(values: dict, names, where: str, table: str, need: bool = True) -> str:
+    """The one of several keys that is there; more, or none where one is needed, is an error."""
+    there = [name for name in names if values[name] is not None]
+    if len(there) > 1 or (need and not there):
+        found = " and ".join(f"'{name}'" for name in there) or "none"
+        raise SourceError(f"{where}: {table}", f"exactly one of {', '.join(names)}", found)
+    return there[0] if there else ""
+
+
+def _instrument(raw, where, path) -> tuple[Detector, float, float]:
+    """The detector, the wave number in Å⁻¹ and the stage's tilt in radians (0 where the file has none)."""
+    values = t.check(
+        raw,
+        {
+            "hexrd": (path, None), "panel": (t.text, None), "poni": (path, None),
+            "shape": (_SHAPE, None), "pixel_m": (_PAIR, None), "distance_m": (t.number(above=0), None),
+            "poni_m": (t.several(t.number(), 2, words="two finite numbers, along rows first"), None),
+            "rotations_radians": (_TRIPLE, (0.0, 0.0, 0.0)), "azimuth_degrees": (t.number(), 0.0),
+            "energy_keV": (t.number(above=0), None), "wavelength_angstrom": (t.number(above=0), None),
+        },
+        where, "instrument",
+    )  # fmt: skip
+    kind = _one_of(values, ("hexrd", "poni", "distance_m"), where, "instrument")
+    described = [key for key in ("poni_m", "rotations_radians", "distance_m") if key in raw]
+    if kind != "distance_m" and described:
+        raise SourceError(f"{where}: instrument.{described[0]}", f"nothing beside '{kind}'", t.shown(raw[described[0]]))
+    if kind == "hexrd" and (others := [key for key in ("shape", "pixel_m", "azimuth_degrees") if key in raw]):
+        raise SourceError(f"{where}: instrument.{others[0]}", "nothing beside 'hexrd'", t.shown(raw[others[0]]))
+    if kind != "hexrd" and values["panel"]:
+        raise SourceError(f"{where}: instrument.panel", "nothing without 'hexrd'", t.shown(raw["panel"]))
+    azimuth, chi, wavelength = math.radians(values["azimuth_degrees"]), 0.0, None
+    if kind == "hexrd":
+        read = read_instrument(values["hexrd"])
+        name = values["panel"] or (next(iter(read.panels)) if len(read.panels) == 1 else None)
+        if name not in read.panels:
+            found = f"'{name}'" if name else "nothing"
+            raise SourceError(
+                f"{where}: instrument.panel", f"one of {', '.join(read.panels)}", found, t.nearest(name, read.panels)
+            )
+        detector, chi, wavelength = read.panels[name], read.chi, 2 * math.pi / read.wave_number
+    elif kind == "poni":
+        detector, wavelength = read_poni(values["poni"], values["shape"], values["pixel_m"], azimuth)
+    else:
+        for key in ("shape", "pixel_m", "poni_m"):
+            if values[key] is None:
+                raise SourceError(f"{where}: instrument.{key}", "two numbers, rows first", "nothing", "add it")
+        detector = PoniDetector(
+            values["shape"], values["pixel_m"], values["poni_m"], values["distance_m"], values["rotations_radians"],
+            azimuth,
+        )  # fmt: skip
+    key = _one_of(values, ("energy_keV", "wavelength_angstrom"), where, "instrument", need=wavelength is None)
+    if not key:
+        return detector, 2 * math.pi / wavelength, chi
+    number = wave_number(values[key]) if key == "energy_keV" else 2 * math.pi / values[key]
+    if wavelength is not None and abs(number * wavelength / (2 * math.pi) - 1) > AGREE:
+        raise SourceError(
+            f"{where}: instrument.{key}",
+            f"the {wavelength:.9g} angstrom ({energy_of(wavelength):.9g} keV) of the instrument's file",
+            f"{values[key]:.9g}",
+            "leave one of them out",
+        )
+    return detector, number, chi
+
+
+def _motors(raw, where, stage_chi: float) -> dict[str, Motor]:
+    """Which axis is which angle."""
+    values = t.check(
+        raw,
+        {"convention": (t.choice("hexrd"), None), **dict.fromkeys(ANGLES, (t.table, None))},
+        where,
+        "goniometer",
+    )
+    if values["convention"]:
+        if len(raw) > 1:
+            other = next(key for key in raw if key != "convention")
+            raise SourceError(
+                f"{where}: goniometer.{other}", "nothing beside convention = 'hexrd'", t.shown(raw[other])
+            )
+        # A vector of HEXRD's sample goes to the laboratory by Rx(chi) Ry(omega) in its own axes.
+        return {"alpha": Motor("", 1.0, math.degrees(stage_chi)), "omega": Motor("omega", -1.0)}
+    out = {}
+    for angle in ANGLES:
+        if values[angle] is None:
+            continue
+        entry = t.check(
+            values[angle],
+            {"axis": (t.text, ""), "sign": (t.choice(1, -1), 1), "offset_degrees": (t.number(), 0.0),
+             "degrees": (t.number(), None)},
+            where, f"goniometer.{angle}",
+        )  # fmt: skip
+        if (entry["degrees"] is None) == (entry["axis"] == ""):
+            found = "both" if entry["axis"] else "neither"
+            raise SourceError(f"{where}: goniometer.{angle}", "either axis or degrees", found)
+        if entry["degrees"] is not None:
+            for key in ("sign", "offset_degrees"):
+                if key in values[angle]:
+                    raise SourceError(
+                        f"{where}: goniometer.{angle}.{key}", "nothing beside degrees", t.shown(entry[key])
+                    )
+            out[angle] = Motor("", 1.0, entry["degrees"])
+        else:
+            out[angle] = Motor(entry["axis"], float(entry["sign"]), entry["offset_degrees"])
+    return out
+
+
+def _given(raw, where, name, path) -> Given:
+    """What the job says about one axis."""
+    table = f"angles.{name}"
+    values = t.check(
+        raw,
+        {
+            "bounds_degrees": (t.several(t.several(t.number(), 2), least=1, words="a list of [start, end]"), None),
+            "centres_degrees": (_NUMBERS, None), "start_degrees": (t.number(), None),
+            "increment_degrees": (t.number(), None), "file": (path, None),
+            "exposure": (t.choice("midpoint", "stationary"), ""), "invented": (t.flag, False),
+        },
+        where, table,
+    )  # fmt: skip
+    key = _one_of(
+        values,
+        ("bounds_degrees", "centres_degrees", "start_degrees", "file"),
+        where,
+        table,
+        need=not values["exposure"],
+    )
+    if (values["start_degrees"] is None) != (values["increment_degrees"] is None):
+        missing = "increment_degrees" if values["increment_degrees"] is None else "start_degrees"
+        raise SourceError(f"{where}: {table}.{missing}", "a finite number", "nothing", "add it")
+    if key == "centres_degrees" and not values["exposure"]:
+        raise SourceError(f"{where}: {table}.exposure", "'midpoint' or 'stationary'", "nothing", "add it")
+    if values["exposure"] and key in ("bounds_degrees", "start_degrees"):
+        raise SourceError(f"{where}: {table}.exposure", f"nothing beside {key}", f"'{values['exposure']}'")
+    return Given(
+        values["bounds_degrees"], values["start_degrees"], values["increment_degrees"], values["centres_degrees"],
+        values["exposure"], values["file"], values["invented"],
+    )  # fmt: skip
+
+
+def _rotation(value, where, key):
+    """A rotation matrix from an exponential map or a matrix."""
+    given = np.array(value, float)
+    if given.shape == (3,):
+        return exponential_map(given)
+    if np.abs(given @ given.T - np.eye(3)).max() > 1e-6 or np.linalg.det(given) < 0:
+        raise SourceError(f"{where}: {key}", "a rotation (orthogonal to 1e-6, determinant 1)", t.shown(value))
+    return given
+
+
+def _crystal(raw, where, path):
+    """UB, U and the position; None for a matrix that is not given."""
+    values = t.check(
+        raw,
+        {
+            "ub": (_MATRIX, None), "two_pi": (t.flag, True),
+            "cell": (
+                t.several(t.number(above=0), 6, words="a, b, c in angstrom and alpha, beta, gamma in degrees"), None
+            ),
+            "orientation": (
+                t.either(_TRIPLE, _MATRIX, words="an exponential map (three radians) or a rotation matrix"), None
+            ),
+            "grains": (path, None), "grain": (t.whole(0), None), "position_mm": (_TRIPLE, None),
+            "axes": (t.choice("phi", "hexrd"), None),
+        },
+        where, "crystal",
+    )  # fmt: skip
+    if not raw:
+        return None, None, np.zeros(3)
+    key = _one_of(values, ("ub", "orientation", "grains"), where, "crystal", need=False)
+    if key != "ub" and "two_pi" in raw:
+        raise SourceError(f"{where}: crystal.two_pi", "nothing without 'ub'", t.shown(raw["two_pi"]))
+    if key != "grains" and values["grain"] is not None:
+        raise SourceError(f"{where}: crystal.grain", "nothing without 'grains'", t.shown(values["grain"]))
+    if key == "grains" and (others := [k for k in ("position_mm", "axes") if values[k] is not None]):
+        raise SourceError(f"{where}: crystal.{others[0]}", "nothing beside 'grains'", t.shown(values[others[0]]))
+    b = None
+    if values["cell"] is not None:
+        try:
+            b = b_matrix(*values["cell"][:3], *np.radians(values["cell"][3:]))
+        except ValueError:
+            raise SourceError(f"{where}: crystal.cell", "a cell with a volume", t.shown(list(values["cell"]))) from None
+    axes = FROM_HEXRD if values["axes"] == "hexrd" else np.eye(3)
+    position = axes @ np.array(values["position_mm"] or (0.0, 0.0, 0.0)) * 1e-3
+    ub = u = None
+    if key == "ub":
+        ub = axes @ np.array(values["ub"]) * (1.0 if values["two_pi"] else 2 * math.pi)
+        if not np.isfinite(np.linalg.cond(ub)) or np.linalg.cond(ub) > 1e8:
+            raise SourceError(f"{where}: crystal.ub", "an invertible matrix", t.shown(values["ub"]))
+        if b is not None:
+            u = ub @ np.linalg.inv(b)
+            if np.abs(u @ u.T - np.eye(3)).max() > 1e-3:
+                raise SourceError(
+                    f"{where}: crystal.cell", "the cell of ub, so that U is a rotation to 1e-3", t.shown(values["cell"])
+                )
+    elif key == "orientation":
+        u = axes @ _rotation(values["orientation"], where, "crystal.orientation")
+    elif key == "grains":
+        grains, index = read_grains(values["grains"]), values["grain"] or 0
+        if index >= len(grains):
+            raise SourceError(f"{where}: crystal.grain", f"a number from 0 to {len(grains) - 1}", str(index))
+        u = grains[index].u()
+        position = FROM_HEXRD @ np.array(grains[index].position_mm) * 1e-3
+    if ub is None and u is not None:
+        if b is None:
+            raise SourceError(f"{where}: crystal.cell", f"a cell beside '{key}'", "nothing", "add it")
+        ub = u @ b
+    return ub, u, position
+
+
+def _grids(raw, where, ub, u) -> tuple[tuple[str, Grid], ...]:
+    if not raw:
+        raise SourceError(f"{where}: grids", "at least one table [grids.NAME]", "none")
+    out = []
+    for name, entry in raw.items():
+        if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
+            raise SourceError(f"{where}: grids", "names of letters, digits, - and _", t.shown(name))
+        table = f"grids.{name}"
+        values = t.check(
+            entry,
+            {
+                "axes": (t.text, "hkl"), "minimum": (_TRIPLE, t.NEEDED), "maximum": (_TRIPLE, None),
+                "shape": (_EDGES, None), "chunk": (_EDGES, (64, 64, 64)),
+                "step": (t.several(t.number(above=0), 3, words="three finite numbers above 0"), t.NEEDED),
+            },
+            where, table,
+        )  # fmt: skip
+        axes = values["axes"].removeprefix("q_")
+        if axes not in AXES:
+            raise SourceError(f"{where}: {table}.axes", f"one of {', '.join(AXES)}", f"'{axes}'", t.nearest(axes, AXES))
+        if (axes == "hkl" and ub is None) or (axes == "crystal" and u is None):
+            need = "ub, or a cell with an orientation" if axes == "hkl" else "an orientation, or ub with its cell"
+            raise SourceError(f"{where}: crystal", f"{need} for the grid '{name}' in {axes}", "none")
+        key = _one_of(values, ("maximum", "shape"), where, table)
+        try:
+            if key == "shape":
+                grid = Grid(values["minimum"], values["step"], values["shape"], values["chunk"], axes)
+            else:
+                grid = Grid.over(values["minimum"], values["maximum"], values["step"], values["chunk"], axes)
+        except ValueError as error:
+            raise SourceError(f"{where}: {table}", *_parts(str(error))) from None
+        out.append((name, grid))
+    return tuple(out)
+
+
+def _parts(message: str) -> tuple[str, str, str]:
+    """expected, found and next of a sentence."""
+    head, _, rest = message.partition(": expected ")
+    expected, _, rest = rest.partition(", found ")
+    found, _, following = rest.partition("; ")
+    return expected or head, found, following
+
+
+def _monitor(raw, where, table, path) -> Monitor:
+    values = t.check(
+        raw,
+        {
+            "values": (_NUMBERS, None), "variances": (_NUMBERS, None), "file": (path, None),
+            "header": (t.text, None), "dataset": (t.text, None),
+        },
+        where, table,
+    )  # fmt: skip
+    _one_of(values, ("values", "file", "header", "dataset"), where, table)
+    if values["variances"] is not None and (
+        values["values"] is None or len(values["variances"]) != len(values["values"]) or min(values["variances"]) < 0
+    ):
+        expected = "one number of at least 0 beside each of values"
+        raise SourceError(f"{where}: {table}.variances", expected, t.shown(list(values["variances"])))
+    return Monitor(
+        values["values"] or (),
+        values["variances"] or (),
+        values["file"],
+        values["header"] or "",
+        values["dataset"] or "",
+    )
+
+
+def _corrections(raw, where, path, monitors) -> Corrections:
+    def image(value):
+        """A path, for HDF5 files followed by :: and the data set."""
+        name, colons, dataset = value.partition("::") if isinstance(value, str) else (value, "", "")
+        return str(path(name)) + colons + dataset
+
+    values = t.check(
+        raw,
+        {
+            "solid_angle": (t.flag, True), "polarisation": (t.number(low=0, high=1), None),
+            "flat": (image, ""), "background": (image, ""), "background_variance": (image, ""), "mask": (image, ""),
+            "exposure_time": (t.flag, False), "monitors": (t.several(t.text, words="a list of monitors' names"), ()),
+            "lorentz": (t.flag, False), "repair": (t.whole(0, 1000), 0),
+        },
+        where, "corrections",
+    )  # fmt: skip
+    for name in values["monitors"]:
+        if name not in monitors:
+            raise SourceError(
+                f"{where}: corrections.monitors",
+                f"one of the tables [monitors.NAME] ({', '.join(monitors) or 'none'})",
+                f"'{name}'",
+                t.nearest(name, monitors),
+            )
+    if len(set(values["monitors"])) != len(values["monitors"]):
+        raise SourceError(f"{where}: corrections.monitors", "each monitor once", t.shown(list(values["monitors"])))
+    if values["background_variance"] and not values["background"]:
+        raise SourceError(f"{where}: corrections.background_variance", "a background beside it", "none")
+    return Corrections(**values)
+
+
+def _input(raw, where, path, paths, motors, given, instrument, number, monitors) -> Input:
+    values = t.check(
+        raw,
+        {
+            "format": (t.choice(*FORMATS), t.NEEDED), "files": (paths, None), "saturation": (t.number(), None),
+            "sentinels": (t.several(t.whole(), words="a list of whole numbers"), None), "gaps": (t.flag, False),
+            "dataset": (t.text, ""), "mask_dataset": (t.text, ""), "exposure": (t.table, None),
+            "synthetic": (t.table, None),
+        },
+        where, "input",
+    )  # fmt: skip
+    kind, made = values["format"], {}
+    if kind == "synthetic":
+        if values["files"] is not None:
+            raise SourceError(f"{where}: input.files", "nothing for a synthetic scan", t.shown(raw["files"]))
+        made = t.check(
+            values["synthetic"] or {},
+            {
+                "frames": (t.whole(1, 10**7), t.NEEDED), "rows": (t.whole(1, 1 << 16), instrument.shape[0]),
+                "columns": (t.whole(1, 1 << 16), instrument.shape[1]), "seed": (t.whole(0, 2**62), 0),
+                "counts": (t.choice("integer", "real"), "integer"), "mean": (t.number(low=0, high=1000), 5.0),
+                "masked": (t.number(low=0, high=1), 0.0), "start_degrees": (t.number(), 0.0),
+                "increment_degrees": (t.number(), 0.1),
+            },
+            where, "input.synthetic",
+        )  # fmt: skip
+    elif values["files"] is None:
+        raise SourceError(f"{where}: input.files", "a list of paths or patterns", "nothing", "add it")
+    elif values["synthetic"] is not None:
+        raise SourceError(f"{where}: input.synthetic", f"nothing for the format '{kind}'", "a table")
+    for key in ("dataset", "mask_dataset"):
+        if values[key] and kind != "hdf5":
+            raise SourceError(f"{where}: input.{key}", f"nothing for the format '{kind}'", t.shown(values[key]))
+    expected = {"wavelength_angstrom": 2 * math.pi / number}
+    if isinstance(instrument, PoniDetector):
+        expected |= {"pixel_m": tuple(instrument.pitch), "distance_m": instrument.distance}
+    elif isinstance(instrument, HexrdPanel):
+        expected["pixel_m"] = tuple(1e-3 * x for x in instrument.pixel_mm)
+    exposure = (
+        {} if values["exposure"] is None else {"exposure": _monitor(values["exposure"], where, "input.exposure", path)}
+    )
+    return Input(
+        kind, values["files"] or (), motors, given, where, tuple(instrument.shape), expected, values["saturation"],
+        values["sentinels"], values["gaps"], values["dataset"], values["mask_dataset"], {**monitors, **exposure}, made,
+    )  # fmt: skip
