@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import checks, fingerprint, gate, schedule, stats
+from harness import accuracy, checks, fingerprint, gate, schedule, stats
 from harness import records as record
 
 SUMMARY_SCHEMA = 1
@@ -148,6 +148,7 @@ class _UnitEntries:
     fingerprints: list[record.Fingerprint] = field(default_factory=list)
     voids: list[record.Void] = field(default_factory=list)
     loads: list[record.Load] = field(default_factory=list)
+    values: list[record.Accuracy] = field(default_factory=list)
     closed: record.Unit | None = None
 
 
@@ -175,6 +176,7 @@ class Analysis:
             record.Fingerprint: "fingerprints",
             record.Void: "voids",
             record.Load: "loads",
+            record.Accuracy: "values",
         }
         for entry in entries[1:]:
             if isinstance(entry, record.End):
@@ -267,7 +269,9 @@ class Analysis:
         Where the gate accepts that the arms' outputs differ, each arm must still agree with itself.
         """
         seen = []
-        across = not self.gate.get("accept")
+        # Under 'statistical' the values decide between the arms; with a seed for each unit an arm's output changes.
+        across = not self.gate.get("accept") and self.policy != "statistical"
+        policy = "none" if self.values_alone or self.plan.get("seeds") else self.policy
         for number, unit in self._units.items():
             control = schedule.is_control(self.plan, number)
             for one in unit.fingerprints:
@@ -295,7 +299,7 @@ class Analysis:
                         )
                     )
         rtol = self.question.get("totals_rtol", 1e-12)
-        return fingerprint.judge(seen, self.policy, rtol, self.ceilings)
+        return fingerprint.judge(seen, policy, rtol, self.ceilings)
 
     @cached_property
     def idle(self) -> list[tuple[int, str, float]]:
@@ -328,7 +332,52 @@ class Analysis:
                 f"arm {self.name(first['arm'])}, {self.unit_word[:-1]} {first['unit']}, {first['when']}: "
                 f"{first['what']} {_short(first['found'])} differs from {_short(first['expected'])}{more}{odd}"
             )
+        found = self.accuracy
+        if found and found["word"] == "different" and self.values_decide and not self.values_missing:
+            told.append(f"the values of {self.name('b')} differ from those of {self.name('a')}: {found['reason']}")
         return tuple(told)
+
+    @property
+    def odd_sought(self) -> bool:
+        """Whether re-runs can name an odd arm: outputs disagree, or an arm did too little."""
+        return bool(self.idle) or self.judgement.agree is False
+
+    # --------------------------------------------------------------------------------------------------- values
+
+    @property
+    def values_alone(self) -> bool:
+        """Whether this is a record of `harness accuracy`: values, and no pairs."""
+        return self.mode == "accuracy"
+
+    @property
+    def values_decide(self) -> bool:
+        """Whether values that differ make a wrong result: policy 'statistical', unless the gate accepts it."""
+        return self.policy == "statistical" and not self.gate.get("accept") and not self.ceilings
+
+    @cached_property
+    def _reduced(self) -> list[dict[str, Any]]:
+        """The values of complete units, in the order of running."""
+        complete = [
+            unit
+            for _, unit in sorted(self._units.items())
+            if unit.closed is not None and unit.closed.state == "complete"
+        ]
+        return [one.reduced for unit in complete for one in unit.values]
+
+    @property
+    def values_missing(self) -> bool:
+        """Whether values are still to come: looking at each seed as it comes would be looking until it fits."""
+        return self.end is None and len(self._reduced) < (self.plan.get("seeds") or 1)
+
+    @cached_property
+    def accuracy(self) -> dict[str, Any] | None:
+        """What the values say (accuracy.judge), with the seconds that writing them took; None without values."""
+        if not self._reduced:
+            return None
+        found = accuracy.judge(self._reduced, self.comparison.scenario.get("accuracy") or {}, self.alpha)
+        kept = [one for unit in self._units.values() for one in unit.values]
+        seconds = {arm: [one.files[arm]["seconds"] for one in kept if arm in one.files] for arm in ("a", "b")}
+        return found | {"units": len(self._reduced), "seconds": {arm: checks.middle(seconds[arm]) for arm in seconds}}
 
     def name(self, arm: str) -> str:
         """An arm as it is told to a reader: its letter and name."""
@@ -613,6 +662,17 @@ class Analysis:
     @cached_property
     def doubts(self) -> tuple[str, ...]:
         """What forbids a verdict on the ratio."""
+        return self._open_values() + self._carried_over()
+
+    def _open_values(self) -> tuple[str, ...]:
+        if not self.values_decide:
+            return ()
+        found = self.accuracy
+        if found is None:
+            return ("the arms' values were not taken, so whether the results agree is not known",)
+        return (f"whether the values agree is undecided: {found['reason']}",) if found["word"] == "undecided" else ()
+
+    def _carried_over(self) -> tuple[str, ...]:
         found = (self.order or {}).get("carry_over")
         if checks.carried_over(found, self.margin):
             return (
@@ -657,7 +717,7 @@ class Analysis:
     def _unfit(self) -> tuple[str, ...]:
         """Nothing was measured, or what was says nothing: a missing program or metric, A unlike itself."""
         told = tuple(note.message for note in self.notes if note.about == "unfit")
-        if not told and self.complete and all(unit.value is None for unit in self.complete):
+        if not told and not self.values_alone and self.complete and all(unit.value is None for unit in self.complete):
             told = (f"nothing was measured: no unit has a '{self.metric}' above 0 in both arms",)
         if self.control_p is not None and self.control_p < gate.NULL_CONTROL_LIMIT:
             told += (
@@ -671,6 +731,8 @@ class Analysis:
         """Whether another unit is run, and why not."""
         step = schedule.next_step(self.tally, self.alpha, self._time())
         if not step.go or self.method in ("fixed", "deterministic"):
+            return step
+        if self.values_decide and self.values_missing:
             return step
         if self.method == "looks" and self.tally.kept not in self.looks:
             return step
@@ -765,6 +827,8 @@ class Analysis:
 
     @cached_property
     def verdict(self) -> gate.Verdict:
+        if self.values_alone:
+            return gate.by_values(self.accuracy, self._unfit(), self.void_units)
         return self._judged(self._evidence(self.kept, self.complete, self.final))
 
     def _judged(self, evidence: gate.Evidence) -> gate.Verdict:
@@ -860,13 +924,13 @@ class Analysis:
             "predict": self._predict(interval),
             "fingerprints": {
                 "policy": self.policy,
-                "agree": self.judgement.agree,
+                "agree": self._agree(),
                 "a": self.judgement.a,
                 "b": self.judgement.b,
                 "odd": self.judgement.odd,
                 "differences": self.judgement.differences,
             },
-            "accuracy": None,
+            "accuracy": self.accuracy,
             "clocks": self._clocks(),
             "foreign": self._foreign(),
             "mde": None if interval.mde is None else math.expm1(interval.mde),
@@ -885,6 +949,13 @@ class Analysis:
             "inputs": self._inputs(),
             "environment": self._environment(),
         }
+
+    def _agree(self) -> bool | None:
+        """Whether the outputs agree under the policy; under 'statistical' it is the values that say so."""
+        found = self.accuracy
+        if self.policy != "statistical" or self.judgement.agree is False or self.values_alone:
+            return self.judgement.agree
+        return None if found is None else {"different": False, "indistinguishable": True}.get(found["word"])
 
     def _headers(self, arm: str) -> list[dict[str, Any]]:
         return [

@@ -227,6 +227,47 @@ def ab(
     _finish(folder, as_json, quiet)
 
 
+@cli.command()
+@click.argument("a")
+@click.argument("b")
+@_overlays
+@click.option("--exposure", type=click.FloatRange(min=0, min_open=True), help="Contributors a voxel of the real job.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    help="Share of a map's weight that may be missed (default 0.01); difference of a model's metric (default 0.005).",
+)
+@click.option("--metric", type=click.Choice(["auc", "accuracy", "log_loss"]), help="Of a model (default: auc).")
+@click.option("--seeds", type=click.IntRange(min=1), help="Seeds of a model: a launch of each arm for every one.")
+@click.option("--resume", type=click.Path(path_type=Path), help="Go on with an interrupted comparison (its folder).")
+@_reports_option
+@click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the summary.")
+@click.option("--quiet", is_flag=True, help="Print the verdict line alone, and no progress.")
+def accuracy(a, b, parameters, settings, exposure, tolerance, metric, seeds, resume, reports, as_json, quiet) -> None:
+    """Compare B's values with those of A, the reference, in units of their own uncertainty.
+
+    A map is judged by its pulls and at an exposure, a model by its metric, paired over seeds. Ends with 0 when B is
+    indistinguishable, 1 when it is different, 3 when that is undecided.
+    """
+    from harness import comparison
+
+    overrides = parse_settings(list(settings))
+    given = {"exposure": exposure, "tolerance": tolerance, "metric": metric, "seeds": seeds}
+    overrides |= {f"accuracy.{key}": value for key, value in given.items() if value is not None}
+    folder = comparison.compare(
+        a,
+        b,
+        parameters=parse_settings(list(parameters)),
+        overrides=overrides,
+        reports=reports,
+        resume=resume,
+        quiet=quiet or as_json,
+        command=sys.argv[1:],
+        values_alone=True,
+    )
+    _finish(folder, as_json, quiet)
+
+
 def _finish(folder: Path, as_json: bool, quiet: bool) -> None:
     """Write the pages of a finished record, print the summary and leave with the verdict's exit code."""
     from harness import records

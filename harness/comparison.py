@@ -18,7 +18,6 @@ from harness.arms import Resolved
 from harness.errors import ConfigurationError, sentence
 from harness.process import ArmProcess, VoidSlot
 from harness.progress import Progress
-from harness.scenario import Scenario
 
 
 def compare(
@@ -33,6 +32,7 @@ def compare(
     more: int | None = None,
     keep_going: bool = False,
     quiet: bool = False,
+    values_alone: bool = False,
 ) -> Path:
     """Resolve two references, measure B against A and return the folder of the record.
 
@@ -40,7 +40,14 @@ def compare(
     """
     resolved = arms.built(arms.resolve(a, b, parameters=parameters, overrides=overrides), _say(quiet))
     return measure(
-        resolved, command=command, reports=reports, resume=resume, more=more, keep_going=keep_going, quiet=quiet
+        resolved,
+        command=command,
+        reports=reports,
+        resume=resume,
+        more=more,
+        keep_going=keep_going,
+        quiet=quiet,
+        values_alone=values_alone,
     )
 
 
@@ -54,16 +61,18 @@ def measure(
     keep_going: bool = False,
     quiet: bool = False,
     started: Callable[[Path], None] = lambda folder: None,
+    values_alone: bool = False,
 ) -> Path:
     """Measure two resolved arms and return the folder of the record; with `more`, extend a finished one at `resume`.
 
-    `command` are the arguments that repeat it; `started` hears of the folder once the record is open.
+    `command` are the arguments that repeat it; `started` hears of the folder once the record is open. `values_alone`
+    compares the arms' values and no times (`harness accuracy`).
     """
     reports = reports or resolved.root / "reports"
     if resume is not None:
-        folder, entries = _reopen(resume, resolved, extend=more is not None)
+        folder, entries = _reopen(resume, resolved, extend=more is not None, values_alone=values_alone)
     else:
-        folder, entries = _open(reports, resolved, command)
+        folder, entries = _open(reports, resolved, command, values_alone)
     with records.Writer(folder) as writer:
         if resume is None:
             writer.write(entries[0])
@@ -120,11 +129,19 @@ def new_run(at: datetime.datetime | None = None) -> str:
     return f"{(at or _now()).strftime('%Y%m%dT%H%M%SZ')}-{secrets.token_hex(3)}"
 
 
-def _open(reports: Path, resolved: Resolved, command: list[str]) -> tuple[Path, list]:
+def _open(reports: Path, resolved: Resolved, command: list[str], values_alone: bool = False) -> tuple[Path, list]:
     """A new folder, never an old one, and the entry that opens its record."""
     scenario = resolved.scenario
-    mode = scenario.schedule.mode
-    if mode != "process" and not (resolved.a.speaks_protocol and resolved.b.speaks_protocol):
+    plan = _plan(resolved, values_alone)
+    mode = plan["mode"]
+    if (mode == "accuracy" or scenario.scenario.fingerprint == "statistical") and not (
+        resolved.a.speaks_protocol and resolved.b.speaks_protocol
+    ):
+        where = "harness accuracy" if mode == "accuracy" else "scenario.fingerprint 'statistical'"
+        raise ConfigurationError(
+            sentence(where, "arms that speak the worker protocol", "a command", "only those can write values")
+        )
+    if mode in ("resident", "duet") and not (resolved.a.speaks_protocol and resolved.b.speaks_protocol):
         raise ConfigurationError(
             sentence("schedule.mode", "'process' for an arm that is a command", f"'{mode}'", 'set mode = "process"')
         )
@@ -142,7 +159,7 @@ def _open(reports: Path, resolved: Resolved, command: list[str]) -> tuple[Path, 
         scenario=scenario.as_dict(),
         arms=_described(resolved),
         seed=seed,
-        plan=_plan(scenario),
+        plan=plan,
         machine=machine.describe(),
         revision=worker.revision(resolved.root),
     )
@@ -155,11 +172,14 @@ def _open(reports: Path, resolved: Resolved, command: list[str]) -> tuple[Path, 
     return folder, [opening]
 
 
-def _reopen(path: Path, resolved: Resolved, extend: bool) -> tuple[Path, list]:
+def _reopen(path: Path, resolved: Resolved, extend: bool, values_alone: bool = False) -> tuple[Path, list]:
     """A record to go on with; refused when it answers another question. An extension keeps the record's schedule."""
     entries = records.read(path)
     folder = path if path.is_dir() else path.parent
     opening: records.Comparison = entries[0]
+    if (opening.plan["mode"] == "accuracy") != values_alone:
+        command = "accuracy" if opening.plan["mode"] == "accuracy" else "ab"
+        raise ConfigurationError(f"{folder}: it is a record of harness {command}; resume it with that command")
     recorded, wanted = dict(opening.scenario), resolved.scenario.as_dict()
     if extend:
         recorded.pop("schedule", None)
@@ -186,9 +206,26 @@ def opened(reports: Path, resolved: Resolved, command: list[str], quiet: bool):
         yield folder, entries, runner.Runner(resolved, opening.plan, opening.seed, entries, writer, progress)
 
 
-def _plan(scenario: Scenario) -> dict[str, Any]:
+def _plan(resolved: Resolved, values_alone: bool = False) -> dict[str, Any]:
     """How many units, how they are ordered, and how it is decided: what the record keeps of the schedule."""
+    scenario = resolved.scenario
     asked = scenario.schedule
+    seeds = {}
+    if scenario.accuracy.seeds and (values_alone or scenario.scenario.fingerprint == "statistical"):
+        first = resolved.a.parameters.get("seed", resolved.b.parameters.get("seed", 0))
+        seeds = {"seeds": scenario.accuracy.seeds, "first_seed": first}
+    if values_alone:
+        units = scenario.accuracy.seeds or 1
+        return {
+            "mode": "accuracy",
+            "method": "fixed",
+            "units": units,
+            "pairs": 0,
+            "warmup": asked.warmup,
+            "fixed": True,
+            "cap": 2 * units,
+            **seeds,
+        }
     if scenario.scenario.metric == "instructions":
         method, units = "deterministic", 3
     else:
@@ -206,6 +243,7 @@ def _plan(scenario: Scenario) -> dict[str, Any]:
         "control": asked.control,
         "pilot": asked.pilot,
         "time_budget": asked.time_budget,
+        **seeds,
     }
 
 

@@ -2,7 +2,8 @@
 
 `exact`: work, every digest and every total to the last bit. `keys`: work and every digest whose name does not begin
 with "values" (those of floating-point values, which depend on the order of summation), totals within a relative
-tolerance. `none`: nothing is compared. The reference is what the majority gave, never what came first.
+tolerance. `statistical`: as `keys`, but each arm with itself alone; between the arms the values decide (accuracy.py).
+`none`: nothing is compared. The reference is what the majority gave, never what came first.
 """
 
 import math
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-POLICIES = ("exact", "keys", "none")
+POLICIES = ("exact", "keys", "statistical", "none")
 #: differences that are told one by one; the rest is only counted
 TOLD = 20
 
@@ -78,7 +79,7 @@ def _close(x: float | None, y: float | None, rtol: float) -> bool:
 
 def compared_digests(digests: dict[str, str], policy: str) -> dict[str, str]:
     """The digests that a policy looks at."""
-    if policy == "keys":
+    if policy in ("keys", "statistical"):
         return {name: value for name, value in digests.items() if not name.startswith("values")}
     return digests
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from harness import schedule, stats
+from harness import accuracy, schedule, stats
 
 EXIT_CODES = {
     "wrong-result": 1,
@@ -17,6 +17,7 @@ EXIT_CODES = {
     "not-worse": 0,
     "slower": 3,
     "inconclusive": 3,
+    **accuracy.EXIT_CODES,
 }
 #: exit codes from the worst to the best
 WORST_FIRST = (1, 4, 3, 0)
@@ -227,6 +228,16 @@ def verdict(evidence: Evidence) -> Verdict:
                 f"their load ({found.reason})",
             )
     return found
+
+
+def by_values(found: dict | None, unfit: tuple[str, ...], voids: dict[str, int]) -> Verdict:
+    """The verdict of `harness accuracy`: what accuracy.judge found, or unfit where there is nothing to judge."""
+    if unfit:
+        return Verdict("unfit", "; ".join(unfit))
+    if found is None:
+        why = f"{voids['a']} void units in A, {voids['b']} in B" if any(voids.values()) else "no unit was completed"
+        return Verdict("unfit", f"no values were taken: {why}")
+    return Verdict(found["word"], found["reason"])
 
 
 def deterministic(a: list[float], b: list[float], margin: float, direction: str = "lower", runs: int = 3) -> Verdict:

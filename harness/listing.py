@@ -42,7 +42,7 @@ def details(root: Path, name: str, overrides: dict[str, Any], reports: Path) -> 
             shown = str(error)
         lines.append(f"  arm {arm}: {shown}")
     as_dict = loaded.as_dict()
-    for section in ("scenario", "schedule", "gate", "work", "limits"):
+    for section in ("scenario", "schedule", "gate", "work", "limits", "accuracy"):
         for key, value in as_dict[section].items():
             if key not in ("name", "question", "expect", "predict", "workload"):
                 lines.append(f"  {section}.{key} = {json.dumps(value)}")

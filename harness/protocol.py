@@ -13,12 +13,14 @@ command                                answer
 =====================================  ============================================================================
 (at start)                             `header`: schema, workload, arm, parameters, accepts, inputs, config_digest,
                                        clock, environment
-(before the first iteration)           `error`: where, expected, found, next; then exit 2. A configuration error
+(before the first iteration, and in    `error`: where, expected, found, next; then exit 2. A configuration error
+answer to "values")
 {"do":"setup"}                         `phase`: name "setup", seconds, cpu_seconds
 {"do":"iterate","phase":"warmup"}      `iteration`: phase, index, seconds, cpu_seconds, units, work, counters, totals
 {"do":"iterate","phase":"steady"}      the same; index counts from 0 in each phase
 {"do":"fingerprint"}                   `fingerprint`: work, digests, totals, of the last iteration's output
-{"do":"values","path":P}               `values`: path; an .npz with value, variance, weight, key lies there
+{"do":"values","path":P}               `values`: path; an .npz with the values of the last iteration's output, or of
+                                       a model's training, lies there; never timed, asked for after an iteration
 {"do":"close"}                         `closed`, then exit 0
 end of standard input                  the harness is gone: end at once
 =====================================  ============================================================================
@@ -42,6 +44,30 @@ work : float                at least 0; how many records, rows, events… came o
 counters : object           name -> number
 totals : object             name -> number or null; compared within a tolerance
 digests : object            name -> hexadecimal text; compared to the last bit
+
+Values
+------
+What an arm writes to `path` (it ends in .npz) with numpy.savez; plain arrays, no pickles. It is one of two kinds, and
+its arrays say which. Other arrays in it are ignored. A file that breaks these rules is a configuration error.
+
+A *map* (any result with an error bar) has
+    key : whole numbers (n,)        which voxel, bin or row; each once. The arms need not have the same keys
+    value : float (n,)              the result
+    variance : float (n,)           its variance, at least 0; 0: no error bar, counted but not judged
+    weight : float (n,)             how much the entry counts, at least 0. At 0 there is no entry: value may be NaN
+    contributors : float (n,)       optional: samples behind the value, as the error bar counts them
+
+A *model* has
+    score : float (n, C) or (n,)    one logit a class, the largest wins; or the log odds of class 1, above 0 it wins.
+                                    Not probabilities: the log loss takes the logarithm of their softmax
+    label : whole numbers (n,)      the truth, 0 ... C-1; 0 or 1 for (n,)
+    weight : float (n,)             the event's weight, at least 0
+    key : whole numbers (n,)        which event, as its number in the input: once for each seed, in any order
+    seed : whole number, or (n,)    what the run was seeded with
+
+The arms of a model are paired by seed and key: for a seed both must hold out the same keys with the same labels and
+weights. Where the harness varies the seed it sets the parameter `seed`, the same in both arms, and expects that seed in
+the file. An arm that is trained to be judged trains from its seed when values are asked for, not before.
 
 Fields that this version does not know are ignored. A command arm that does not speak the protocol may print
 `iteration` and `fingerprint` lines among its other output; they are taken as its metrics and fingerprint.
@@ -85,7 +111,7 @@ class DescribeOutput(Command, tag="fingerprint"):
 
 
 class WriteValues(Command, tag="values"):
-    """Write the last iteration's values with their error bars to `path`."""
+    """Write the values of a map or of a model to `path`."""
 
     path: str
 

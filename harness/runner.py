@@ -24,6 +24,7 @@ from harness import (
     revision,
     scenario,
     schedule,
+    values,
 )
 from harness import plan as planning
 from harness.arms import Arm, Resolved
@@ -78,6 +79,9 @@ class Runner:
         self._ready: dict[str, float] = {}  # spawn to the end of the first iteration, until a slot takes it
         self._longest: dict[str, tuple[float]] = {}  # the longest iteration of each arm so far
         self._told: set[tuple[str, str]] = set()  # (about, arm) of notes that are made once
+        self._values: dict[str, values.Taken] = {}  # of the arms of this unit
+        self._judged = 0  # entries whose outputs were judged
+        self._outputs: set[tuple] = set()  # different ones among them
         slots = records.of(entries, records.Slot)
         self._origin = time.perf_counter() - (max(slot.at for slot in slots) if slots else 0.0)
 
@@ -122,16 +126,28 @@ class Runner:
         for arm in [arm for arm in ("a", "b") if arm not in self._prepared]:
             self._prepared.append(arm)
             self._hook("setup", arm)
-        step = analysis.next_step(self.entries)
+        step = schedule.Step(True) if self._surely_goes_on() else analysis.next_step(self.entries)
         if not step.go:
             return records.End(state="complete", message=step.reason)
         unit = self._next_unit()
-        state = self._run_pair(unit) if self.plan["mode"] == "process" else self._run_block(unit)
+        self._values.clear()
+        run = {"process": self._run_pair, "accuracy": self._run_values}.get(self.plan["mode"], self._run_block)
+        state = run(unit)
         self._write(records.Unit(unit=unit, state=state))
         self.progress.unit_done(unit, self._kept(), state)
         if self._outputs_wrong() and not self.keep_going:
             return records.End(state="stopped", message="outputs are wrong")
         return None
+
+    def _surely_goes_on(self) -> bool:
+        """Whether the number of units alone says that another is run; the whole record is read where it does not."""
+        plan = self.plan
+        return (
+            plan.get("method") == "fixed"
+            and plan.get("time_budget") is None
+            and self._counts["complete"] + self._counts["void"] < plan["units"]
+            and not schedule.voids_decide(self._counts["void"], 0, self.resolved.scenario.gate.alpha)
+        )
 
     def _hook(self, name: str, arm: str) -> None:
         run_hook(self.resolved, self.resolved.arms[arm], name)
@@ -230,6 +246,9 @@ class Runner:
                 after = self.sampler.scan()
                 for arm in order:
                     self._fingerprint(unit, arm, running[arm], "end")
+                if self._wants_values(unit):
+                    for arm in order:
+                        self._take_values(unit, arm, running[arm])
                 for arm in order:
                     self._close(arm, running[arm])
             except VoidSlot as void:
@@ -435,6 +454,8 @@ class Runner:
             self._seen(arm, outside)
             self._first_iteration(arm, outside)
             self._fingerprint(unit, arm, running, "end")
+            if self._wants_values(unit):
+                self._take_values(unit, arm, running)
             ended = self._close(arm, running)
             slot = self._slot(
                 unit,
@@ -511,6 +532,68 @@ class Runner:
     def _cwd(self, arm: str) -> Path:
         return Path(self.resolved.arms[arm].cwd)
 
+    # ---------------------------------------------------------------------------------------------------- values
+
+    def _run_values(self, unit: int) -> str:
+        """One launch of each arm, one after the other, for its values alone; returns the unit's state."""
+        state = "complete"
+        before = self.sampler.scan()
+        order = schedule.coin(self.seed, unit, "launch")
+        for place, letter in enumerate(order):
+            arm = _LETTERS[letter]
+            self._step(unit, place, len(order), f"arm {letter}")
+            self._hook("prepare", arm)
+            try:
+                with self._launch(unit, arm, place) as running, self._naming(arm, None):
+                    self._check_comparable()
+                    self._setup(unit, arm, running)
+                    for _ in range(max(1, self.plan["warmup"])):
+                        self._iterate(unit, arm, {arm: running}, "warmup")
+                    self._take_values(unit, arm, running)
+                    self._close(arm, running)
+            except VoidSlot as void:
+                self._void(unit, void)
+                state = "void"
+                break
+        self._load(unit, before, self.sampler.scan())
+        return state
+
+    def _taken(self) -> int:
+        """How many complete units have values."""
+        complete = {unit.unit for unit in records.of(self.entries, records.Unit) if unit.state == "complete"}
+        return sum(entry.unit in complete for entry in records.of(self.entries, records.Accuracy))
+
+    def _wants_values(self, unit: int) -> bool:
+        """Under the policy 'statistical': in the first unit, or as many as there are seeds; never in a null control."""
+        if self.question.fingerprint != "statistical" or schedule.is_control(self.plan, unit):
+            return False
+        return self._taken() < (self.plan.get("seeds") or 1)
+
+    def _seed(self, unit: int) -> int | None:
+        """The seed of a unit's arms, the same in both; None where the plan leaves it alone."""
+        seeds = self.plan.get("seeds")
+        if seeds is None:
+            return None
+        taken = self._taken()
+        return self.plan["first_seed"] + (taken if taken < seeds else unit % seeds)
+
+    def _seed_words(self, unit: int) -> list[str]:
+        seed = self._seed(unit)
+        return [] if seed is None else ["--set", f"seed={seed}"]
+
+    def _take_values(self, unit: int, arm: str, running: ArmProcess) -> None:
+        """Have an arm write its values; those of both arms are reduced to one entry. Raises ConfigurationError."""
+        name = self.resolved.arms[arm].name
+        with self._naming(arm, None):
+            self._values[arm] = values.take(
+                running, self.writer.path.parent, f"{unit}-{arm}.npz", f"arm '{name}', values", self.question.timeout
+            )
+        if len(self._values) == 2:
+            a, b = self._values["a"], self._values["b"]
+            reduced = values.reduce(a, b, (self.resolved.a.name, self.resolved.b.name), self._seed(unit))
+            files = {letter: taken.file for letter, taken in sorted(self._values.items())}
+            self._write(records.Accuracy(unit=unit, reduced=reduced, files=files))
+
     # ------------------------------------------------------------------------------------------- single exchanges
 
     @contextlib.contextmanager
@@ -523,7 +606,7 @@ class Runner:
             at = self._now()
             with self._naming(arm, None):
                 running = ArmProcess(
-                    described.command,
+                    [*described.command, *self._seed_words(unit)],
                     cwd=described.cwd,
                     environment=environment,
                     speaks_protocol=described.speaks_protocol,
@@ -614,10 +697,19 @@ class Runner:
 
     def _outputs_wrong(self) -> bool:
         """Judge the outputs so far; on the first fault run each arm three more times to name the odd one."""
-        wrong = analysis.Analysis(self.entries).wrong
+        new = {_output_of(entry) for entry in self.entries[self._judged :]} - self._outputs
+        self._judged = len(self.entries)
+        self._outputs |= new
+        if not new:  # only outputs that were judged before
+            return False
+        found = analysis.Analysis(self.entries)
+        wrong = found.wrong
         if not wrong:
             return False
-        if not any(entry.when == "rerun" for entry in records.of(self.entries, records.Fingerprint)):
+        # Values that differ name no odd arm: A is their reference.
+        if found.odd_sought and not any(
+            entry.when == "rerun" for entry in records.of(self.entries, records.Fingerprint)
+        ):
             self.progress.note(f"wrong output: {wrong[0]}; running each arm {_RERUNS} more times to name the odd one")
             for _ in range(_RERUNS):
                 for arm in ("a", "b"):
@@ -717,6 +809,19 @@ def _check_libraries(arm: Arm, header: dict) -> None:
                 f"({library['digest'][:8]}, of sources {built[:8]}), which was not built in its tree; "
                 "both arms would measure the same library: check the build and the import path"
             )
+
+
+def _output_of(entry: records.Entry) -> tuple | None:
+    """What is judged of an entry; None where it says nothing of an output."""
+    if isinstance(entry, records.Slot):
+        place = (entry.phase, entry.index)
+    elif isinstance(entry, records.Fingerprint):
+        place = (entry.when, *sorted(entry.digests.items()))
+    elif isinstance(entry, records.Accuracy):
+        return ("values", entry.unit)
+    else:
+        return None
+    return (entry.arm, place, entry.work, *sorted(entry.totals.items()))
 
 
 class _Said:

@@ -58,9 +58,10 @@ class Question(_Table, frozen=True, kw_only=True):
     direction: Annotated[
         Literal["lower", "higher"], msgspec.Meta(description="'lower' (less is better) or 'higher'")
     ] = "lower"
-    fingerprint: Annotated[Literal["exact", "keys", "none"], msgspec.Meta(description="'exact', 'keys' or 'none'")] = (
-        "exact"
-    )
+    fingerprint: Annotated[
+        Literal["exact", "keys", "statistical", "none"],
+        msgspec.Meta(description="'exact', 'keys', 'statistical' or 'none'"),
+    ] = "exact"
     totals_rtol: NotNegative = 1e-12
     inputs: Texts = []  # files or folders that `page_cache` is about
     outputs: Texts = []
@@ -168,6 +169,20 @@ class Limits(_Table, frozen=True, kw_only=True):
     foreign_cores: NotNegative | None = None
 
 
+class Accuracy(_Table, frozen=True, kw_only=True):
+    """The table [accuracy]: what counts as a difference of values (accuracy.py), for `harness accuracy` and the policy
+    'statistical'.
+    """
+
+    exposure: Annotated[float, msgspec.Meta(gt=0, description="a number of contributors above 0")] | None = None
+    tolerance: NotNegative | None = None  # of a map: the share of weight that may be missed; of a model: of its metric
+    metric: (
+        Annotated[Literal["auc", "accuracy", "log_loss"], msgspec.Meta(description="'auc', 'accuracy' or 'log_loss'")]
+        | None
+    ) = None
+    seeds: AtLeast1 | None = None  # of a model: so many units, each with a `seed` of its own; absent: as the arms say
+
+
 class Scenario(_Table, frozen=True, kw_only=True):
     """A whole scenario file."""
 
@@ -178,6 +193,7 @@ class Scenario(_Table, frozen=True, kw_only=True):
     gate: Gate = Gate()
     work: Work = Work()
     limits: Limits = Limits()
+    accuracy: Accuracy = Accuracy()
 
     @property
     def name(self) -> str:
@@ -325,6 +341,15 @@ def parse(data: dict[str, Any], source: str) -> Scenario:
                 "callgrind counts whole processes",
             )
         )
+    if question.fingerprint == "statistical" and question.metric == "peak_rss_bytes":
+        raise ConfigurationError(
+            sentence(
+                f"{source}: scenario.metric",
+                "another one than 'peak_rss_bytes' with fingerprint 'statistical'",
+                "both",
+                "writing values takes memory in the arm; compare them by harness accuracy",
+            )
+        )
     if question.predict.ratio is not None and not 0 < question.predict.ratio[0] <= question.predict.ratio[1]:
         raise ConfigurationError(
             sentence(
@@ -401,7 +426,7 @@ def override(data: dict[str, Any], overrides: dict[str, Any]) -> None:
             if not isinstance(table, dict):
                 raise ConfigurationError(sentence(f"-s {path}", "a path of tables", f"a value at '{folder}'"))
         if not folders:
-            tables = ("scenario", "parameters", "schedule", "gate", "work", "limits")
+            tables = ("scenario", "parameters", "schedule", "gate", "work", "limits", "accuracy")
             raise ConfigurationError(
                 sentence(f"-s {path}", "table.key=value", f"'{path}'", f"the tables are {', '.join(tables)}")
             )

@@ -129,7 +129,11 @@ class Workload:
         raise NotImplementedError
 
     def values(self, path: str) -> dict:
-        """Write an .npz with value, variance, weight and key for `harness accuracy`; returns facts about it."""
+        """Write an .npz for `harness accuracy` and the policy 'statistical'; returns facts about it, or None.
+
+        A map: key, value, variance, weight, and contributors where known. A model: score, label, weight, key, seed.
+        What each must be is in harness/protocol.py.
+        """
         raise Fault(f"workload '{self.name}'", "a workload that can write values", "one that cannot", "")
 
     def close(self) -> None:

@@ -25,6 +25,9 @@ VERDICTS = {
     "inconclusive": "the measurement does not decide",
     "wrong-result": "the outputs do not agree, so no time counts",
     "unfit": "nothing could be measured properly",
+    "indistinguishable": "no difference that the results' own uncertainty would show",
+    "different": "a difference beyond the results' own uncertainty",
+    "undecided": "the values do not decide",
 }
 #: what colour a verdict has, as a class of the page
 TONES = {
@@ -36,6 +39,9 @@ TONES = {
     "improvement": "good",
     "equivalent": "good",
     "not-worse": "good",
+    "indistinguishable": "good",
+    "different": "bad",
+    "undecided": "open",
 }
 VOIDS = {
     "crash": "a crash",
@@ -186,6 +192,12 @@ def sentence(summary: dict) -> str:
         return f"{b} and {a} do not produce the same result, so their times do not count."
     if word == "unfit":
         return f"This comparison says nothing about {b} and {a}."
+    if word == "indistinguishable":
+        return f"{b} gives the result of {a} to within its uncertainty."
+    if word == "different":
+        return f"{b} does not give the result of {a}."
+    if word == "undecided":
+        return f"Whether {b} gives the result of {a} is not settled."
     return f"Whether {b} is {better} or {worse} than {a} stays open."
 
 

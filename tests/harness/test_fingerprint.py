@@ -55,7 +55,7 @@ def test_the_tolerance_of_totals_is_the_scenarios():
 
 
 def test_an_unknown_policy_is_refused():
-    with pytest.raises(ValueError, match="expected one of exact, keys, none, found 'loose'"):
+    with pytest.raises(ValueError, match="expected one of exact, keys, statistical, none, found 'loose'"):
         told("loose", FULL, FULL)
 
 

@@ -151,6 +151,9 @@ def test_a_ceiling_never_wins():
 
 def test_exit_codes_are_those_of_the_table():
     assert {word: gate.exit_code(word) for word in gate.EXIT_CODES} == {
+        "indistinguishable": 0,
+        "different": 1,
+        "undecided": 3,
         "wrong-result": 1,
         "unfit": 4,
         "regression": 1,

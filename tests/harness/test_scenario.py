@@ -97,13 +97,14 @@ def test_an_override_reaches_any_key(project):
         (
             "[schedule]",
             "[shedule]",
-            "scenarios/grouping.toml: shedule: expected one of 'arms', 'gate', 'limits', 'parameters', 'scenario', "
-            "'schedule', 'work', found 'shedule'; did you mean 'schedule'?",
+            "scenarios/grouping.toml: shedule: expected one of 'accuracy', 'arms', 'gate', 'limits', "
+            "'parameters', 'scenario', 'schedule', 'work', found 'shedule'; did you mean 'schedule'?",
         ),
         (
             'fingerprint = "keys"',
             'fingerprint = "key"',
-            "scenarios/grouping.toml: scenario.fingerprint: expected 'exact', 'keys' or 'none', found 'key'; "
+            "scenarios/grouping.toml: scenario.fingerprint: expected 'exact', 'keys', 'statistical' or 'none', "
+            "found 'key'; "
             'try "exact"',
         ),
         (GOOD, "[arms.a]", "scenarios/grouping.toml: scenario: expected a table [scenario], found nothing; add it"),
@@ -156,7 +157,7 @@ def test_broken_toml_names_the_line(project):
 def test_an_override_needs_its_table(project):
     assert refusal(project, {"blocks": 3}) == (
         "-s blocks: expected table.key=value, found 'blocks'; "
-        "the tables are scenario, parameters, schedule, gate, work, limits"
+        "the tables are scenario, parameters, schedule, gate, work, limits, accuracy"
     )
     assert refusal(project, {"scenario.name.x": 3}) == (
         "-s scenario.name.x: expected a path of tables, found a value at 'name'"
