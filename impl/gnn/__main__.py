@@ -67,7 +67,7 @@ def _running(parser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
 
 
-class _Progress:
+class Progress:
     """One line a second on standard error; overwritten where that is a terminal."""
 
     def __init__(self, quiet: bool):
@@ -124,7 +124,7 @@ def _train(arguments) -> None:
     )  # fmt: skip
     writer = _tensorboard(arguments.out) if arguments.tensorboard else None
     run = train(cache, net, options, arguments.out, resume=arguments.resume, source=source, writer=writer,
-                progress=_Progress(arguments.quiet).batch, device=arguments.device,
+                progress=Progress(arguments.quiet).batch, device=arguments.device,
                 report=lambda line: print(json.dumps(line), flush=True))  # fmt: skip
     if writer:
         writer.close()
@@ -170,7 +170,7 @@ def _predict(arguments) -> None:
     begin = time.perf_counter()
     facts = predict(net, cache, arguments.out, arguments.streaming, identity, arguments.batch_events,
                     arguments.batch_edges, arguments.precision, arguments.allow_slow, arguments.device,
-                    _Progress(arguments.quiet).rows)  # fmt: skip
+                    Progress(arguments.quiet).rows)  # fmt: skip
     print(json.dumps({"out": arguments.out, **facts, "seconds": time.perf_counter() - begin}))
 
 

@@ -39,7 +39,7 @@ def load(path) -> dict:
         state = torch.load(path, map_location="cpu", weights_only=True)
         version = state["format"]
     except FileNotFoundError:
-        raise InputError(path, "a checkpoint", "none", "make one with `python -m impl.gnn train`") from None
+        raise InputError(path, "a checkpoint", "none", "make one with `train`") from None
     except Exception as error:  # torch raises several kinds for a file that is no archive or holds code
         raise InputError(path, "a checkpoint", str(error).splitlines()[0][:80]) from None
     if version > FORMAT:

@@ -7,7 +7,7 @@ import numpy as np
 from impl.gnn import metrics
 
 
-def _axes(title: str):
+def axes_of(title: str):
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 4), layout="constrained")
@@ -16,7 +16,7 @@ def _axes(title: str):
     return figure, axes
 
 
-def _save(figure, path: Path) -> Path:
+def save(figure, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
     return path
@@ -24,7 +24,7 @@ def _save(figure, path: Path) -> Path:
 
 def loss(epochs: list[dict], path) -> Path:
     """Training and held-out loss, and the held-out AUC, by epoch."""
-    figure, axes = _axes("Loss")
+    figure, axes = axes_of("Loss")
     number = [line["epoch"] for line in epochs]
     axes.plot(number, [line["train_loss"] for line in epochs], marker="o", label="training")
     axes.plot(number, [line["loss"] for line in epochs], marker="o", label="held out")
@@ -34,12 +34,12 @@ def loss(epochs: list[dict], path) -> Path:
     right.plot(number, [line["auc"] for line in epochs], color="0.5", linestyle=":", label="macro AUC")
     right.set_ylabel("held-out macro AUC")
     figure.legend(loc="outside lower center", ncols=3)
-    return _save(figure, Path(path))
+    return save(figure, Path(path))
 
 
 def roc(scores, label, weight, task: str, classes, path) -> Path:
     """One-vs-rest ROC curve of each class that has both kinds of events."""
-    figure, axes = _axes("One against the rest")
+    figure, axes = axes_of("One against the rest")
     chance = metrics.probabilities(scores, task)
     for number, name in enumerate(classes):
         hot = label[:, number] == 1 if task == "multilabel" else label == number
@@ -52,12 +52,12 @@ def roc(scores, label, weight, task: str, classes, path) -> Path:
     axes.set_xlabel("share of the rest")
     axes.set_ylabel("share of the class")
     axes.legend(loc="lower right")
-    return _save(figure, Path(path))
+    return save(figure, Path(path))
 
 
 def confusion(scores, label, weight, classes, path) -> Path:
     """Shares of each true class by highest score."""
-    figure, axes = _axes("Highest score by true class")
+    figure, axes = axes_of("Highest score by true class")
     table = metrics.confusion(scores, label, weight)
     share = table / np.maximum(table.sum(1, keepdims=True), 1e-300)
     axes.imshow(share, vmin=0, vmax=1, cmap="Blues")
@@ -68,4 +68,4 @@ def confusion(scores, label, weight, classes, path) -> Path:
     axes.set_yticks(range(len(classes)), classes)
     axes.set_xlabel("highest score")
     axes.set_ylabel("true class")
-    return _save(figure, Path(path))
+    return save(figure, Path(path))

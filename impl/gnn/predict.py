@@ -89,16 +89,27 @@ def predict(net, cache, out, streaming: bool = False, identity: dict | None = No
                 _write(mark, {**facts, "done": last})
             if progress:
                 progress(last, len(cache))
-        if not streaming:
-            with partial.open("wb") as file:
-                np.save(file, rows)
-                file.flush()
-                os.fsync(file.fileno())
-        partial.replace(out)
+        if streaming:
+            partial.replace(out)
+        else:
+            write(out, rows)
         mark.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(out, "room and permission for the scores", error.strerror or str(error)) from None
     return {"events": len(cache), "classes": net.config.classes, "started": started}
+
+
+def write(out: Path, rows: np.ndarray) -> None:
+    """Write an .npy whole or not at all; InputError where there is no room or permission."""
+    partial = out.with_name(out.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            np.save(file, rows)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(out)
+    except OSError as error:
+        raise InputError(out, "room and permission for the scores", error.strerror or str(error)) from None
 
 
 def _write(path: Path, facts: dict) -> None:

@@ -69,10 +69,10 @@ def test_multilabel_from_training_to_plots(tmp_path, capsys):
 
 
 def test_progress_goes_to_standard_error(cache, tmp_path, capsys, monkeypatch):
-    from impl.gnn.__main__ import _Progress
+    from impl.gnn.__main__ import Progress
 
     monkeypatch.setattr("time.monotonic", iter(range(100)).__next__)
-    _Progress(quiet=False).batch(0, 3, 7, 0.5)
+    Progress(quiet=False).batch(0, 3, 7, 0.5)
     captured = capsys.readouterr()
     assert captured.err == "epoch 1, batch 3 of 7, loss 0.5000\n"
     assert captured.out == ""
