@@ -3,6 +3,9 @@
 Inside, vectors are (…, N, 4, V channels) with the channels last; the networks take and return (…, N, V, 4). Names of
 parameters are those of the package `lgatr`. The streams mix in the norms, the gates and the attention, not in the
 linear maps.
+
+Below float32 the components (t, x, y, z) of a fast particle lose its mass: t² - z² is the difference of two numbers
+that are the same in the leading bits. Light-cone components t + z, x, y, t - z keep the small one by itself.
 """
 
 import math
@@ -21,8 +24,18 @@ from .primitives import nonlinearity as function_of
 _INITIALIZATIONS = {"default": 1.0, "small": 0.1}
 
 
-def _signed(vectors: torch.Tensor) -> torch.Tensor:
-    """Lower the index of (…, 4, V): the space components change sign."""
+def to_lightcone(vectors: torch.Tensor) -> torch.Tensor:
+    """(…, 4) as t, x, y, z -> (t + z, x, y, t - z)/√2, without the √2 for x and y; to be done in float64."""
+    t, x, y, z = vectors.unbind(-1)
+    root = math.sqrt(0.5)
+    return torch.stack([root * (t + z), x, y, root * (t - z)], dim=-1)
+
+
+def _signed(vectors: torch.Tensor, lightcone: bool = False) -> torch.Tensor:
+    """Lower the index of (…, 4, V): the space components change sign; on the light cone the outer two change places."""
+    if lightcone:
+        plus, x, y, minus = vectors.unbind(-2)
+        return torch.stack([minus, -x, -y, plus], dim=-2)
     return vectors * torch.tensor(algebra.METRIC, dtype=vectors.dtype, device=vectors.device)[:, None]
 
 
@@ -49,14 +62,14 @@ class SlimRMSNorm(nn.Module):
 
     def __init__(self, v_channels: int, s_channels: int, epsilon: float = 0.01, elementwise_affine: bool = True):
         super().__init__()
-        self.epsilon = epsilon
+        self.epsilon, self.lightcone = epsilon, False
         self.weight_v = nn.Parameter(torch.ones(v_channels)) if elementwise_affine else None
         self.weight_s = nn.Parameter(torch.ones(s_channels)) if elementwise_affine else None
         freeze_empty(self)
 
     @minimum_autocast_precision(torch.float32, output="high")
     def forward(self, vectors: torch.Tensor, scalars: torch.Tensor):
-        squares = (vectors * _signed(vectors)).sum(-2).abs().sum(-1, keepdim=True)
+        squares = (vectors * _signed(vectors, self.lightcone)).sum(-2).abs().sum(-1, keepdim=True)
         mean = (squares + scalars.square().sum(-1, keepdim=True)) / (vectors.shape[-1] + scalars.shape[-1])
         factor = torch.rsqrt(mean + self.epsilon)
         vectors, scalars = vectors * factor.unsqueeze(-1), scalars * factor
@@ -122,13 +135,13 @@ class SlimGLU(nn.Module):
     ):
         super().__init__()
         self.linear = SlimLinear(in_v_channels, 3 * out_v_channels, in_s_channels, 2 * out_s_channels)
+        self.lightcone = False
         self.names = (nonlinearity, nonlinearity if nonlinearity_v is None else nonlinearity_v)
         self.nonlinearity, self.nonlinearity_v = (function_of(name) for name in self.names)
 
-    @staticmethod
     @minimum_autocast_precision(torch.float32)
-    def _inner(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        return 0.5 * (first * _signed(second)).sum(-2, keepdim=True)  # 0.5 = 1/√4
+    def _inner(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return 0.5 * (first * _signed(second, self.lightcone)).sum(-2, keepdim=True)  # 0.5 = 1/√4
 
     def forward(self, vectors: torch.Tensor, scalars: torch.Tensor):
         vectors, scalars = self.linear(vectors, scalars)
@@ -144,7 +157,7 @@ def _attend(q, k, v, **attn_kwargs):
 
 class _SlimAttention(nn.Module):
     def _setup(self, v_channels, s_channels, num_heads, attn_ratio, dropout_prob):
-        self.num_heads = num_heads
+        self.num_heads, self.lightcone = num_heads, False
         self.hidden_v = max(attn_ratio * v_channels // num_heads, 1)
         self.hidden_s = max(attn_ratio * s_channels // num_heads, 4)
         self.norm = SlimRMSNorm(self.hidden_v, self.hidden_s, elementwise_affine=False)
@@ -176,7 +189,7 @@ class _SlimAttention(nn.Module):
         return torch.cat([vectors.flatten(-2), scalars], dim=-1)
 
     def _finish(self, q, k, v, attn_kwargs):
-        q = (_signed(q[0]), q[1])
+        q = (_signed(q[0], self.lightcone), q[1])
         out = _attend(*(self._features(*part) for part in (q, k, v)), **attn_kwargs)
         vectors = out[..., : 4 * self.hidden_v].unflatten(-1, (4, self.hidden_v))
         scalars = out[..., 4 * self.hidden_v :]
@@ -300,6 +313,7 @@ def attention_half(vectors, scalars, norm, attention, attn_kwargs):
         and scalars.dtype == vectors.dtype
         and attention.linear_in.linear_s is not None
         and not attention.dropping
+        and not attention.lightcone
         and plain(attn_kwargs)
     ):
         return _on_rows(vectors, scalars, native.slim_attention, norm, attention, attn_kwargs.get("lengths"))
@@ -314,6 +328,7 @@ def mlp_half(vectors, scalars, norm, mlp):
         native.usable(vectors)
         and scalars.dtype == vectors.dtype
         and not mlp.dropping
+        and not norm.lightcone
         and len(layers) == 2
         and layers[0].linear.linear_s is not None
     ):
@@ -390,7 +405,7 @@ class LGATrSlim(Net):
     """Lorentz-equivariant transformer on four-vectors and scalars.
 
     Arguments as in `nets.LGATr` where they have the same name; nonlinearity gates scalars, nonlinearity_v vectors
-    (None: the same).
+    (None: the same). With lightcone the vectors are those of `to_lightcone`, and the native kernels are left out.
     forward((…, N, in_v, 4), (…, N, in_s), **attn_kwargs) -> (…, N, out_v, 4), (…, N, out_s).
     """
 
@@ -416,6 +431,7 @@ class LGATrSlim(Net):
         compile: bool = False,
         compile_kwargs=None,
         activation_memory_budget: float | None = None,
+        lightcone: bool = False,
     ):
         super().__init__()
         self.linear_in = SlimLinear(in_v_channels, hidden_v_channels, in_s_channels, hidden_s_channels)
@@ -438,6 +454,9 @@ class LGATrSlim(Net):
         if num_blocks:
             last = self.blocks[-1]
             _freeze_dead_tail(last.norm2, last.mlp, out_v_channels, out_s_channels)
+        for module in self.modules():
+            if hasattr(module, "lightcone"):
+                module.lightcone = lightcone
         self._finish(checkpoint_blocks, naive_amp, compile, compile_kwargs, activation_memory_budget)
 
     def forward(self, vectors: torch.Tensor, scalars: torch.Tensor, **attn_kwargs):
