@@ -1,8 +1,9 @@
 """How many instructions an arm executes, counted by callgrind: a metric that noise does not reach.
 
-Run with a fixed hash seed and without address randomisation, a Python program counts the same to the instruction;
-what still varies depends on the time, on pids or on threads. Everything is about 50 times slower meanwhile, and the
-count knows nothing of caches, of waiting or of the kernel's work: a ratio of instructions is not one of times.
+Run with a fixed hash seed, without address randomisation and with one thread for its linear algebra, a Python program
+counts nearly the same to the instruction. What still varies depends on the time, on pids or on threads that spin while
+they wait, as OpenBLAS's do from `import numpy` on. Everything is about 50 times slower meanwhile, and the count knows
+nothing of caches, of waiting or of the kernel's work: a ratio of instructions is not one of times.
 
 Processes that an arm starts by exec count; those that it only forks do not, since callgrind cannot tell a forked
 process's own instructions from those that it inherited. Source: Callgrind manual, Valgrind 3.19.
@@ -23,6 +24,8 @@ from harness.process import ArmProcess, VoidSlot
 SLOWDOWN = 100.0
 #: what keeps a count the same from run to run
 FIXED = {"PYTHONHASHSEED": "0", "HARNESS_COUNTS_INSTRUCTIONS": "1"}
+#: the same, unless somebody has set it
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ def count(
         raise UnfitError(
             sentence("metric 'instructions'", "valgrind", "none on PATH", "install it (apt-get install valgrind)")
         )
-    overlay = {**environment, **FIXED}
+    alone = {name: value for name, value in ONE_THREAD.items() if name not in os.environ}
+    overlay = {**alone, **environment, **FIXED}
     if not speaks_protocol:
         return _run(command, cwd, overlay, None, warmup, timeout)
     one = _run(command, cwd, overlay, 1, warmup, timeout)

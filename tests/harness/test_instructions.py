@@ -6,6 +6,7 @@ import pytest
 
 from harness import instructions
 from harness.errors import UnfitError
+from harness.process import VoidSlot
 
 needs_valgrind = pytest.mark.skipif(not instructions.available(), reason="valgrind is not installed")
 
@@ -52,6 +53,18 @@ def test_programs_that_a_command_starts_count_and_mere_forks_do_not():
     assert started.instructions > alone.instructions + 10_000
     assert (alone.forked, started.forked, forked.forked) == (0, 0, 1)
     assert forked.instructions < started.instructions
+
+
+@needs_valgrind
+def test_linear_algebra_gets_one_thread_unless_somebody_chose(monkeypatch):
+    """OpenBLAS's idle threads spin, which alone varies the count of `import numpy` by millions."""
+    for variable in instructions.ONE_THREAD:
+        monkeypatch.delenv(variable, raising=False)
+    command = ["sh", "-c", 'test "$OMP_NUM_THREADS$OPENBLAS_NUM_THREADS$MKL_NUM_THREADS" = 111']
+    count(command)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    with pytest.raises(VoidSlot, match="exit"):
+        count(command)
 
 
 @pytest.mark.slow
