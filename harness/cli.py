@@ -10,6 +10,9 @@ from harness import __version__
 from harness.errors import ConfigurationError, HarnessError, Interrupted, UnfitError, sentence
 from harness.worker import Fault, parse_settings
 
+#: exit code when the reader of the output is gone (`harness list | head`): that of SIGPIPE, which is no verdict's
+CUT_OFF = 141
+
 
 class _Group(click.Group):
     """Prints every expected failure once, as one sentence, and ends with its exit code."""
@@ -23,6 +26,9 @@ class _Group(click.Group):
         except Fault as fault:
             click.echo(f"harness: {fault}", err=True)
             context.exit(ConfigurationError.exit_code)
+        except BrokenPipeError:
+            _discard_output()
+            context.exit(CUT_OFF)
         except OSError as error:
             click.echo(f"harness: {_os_sentence(error)}", err=True)
             context.exit(ConfigurationError.exit_code)
@@ -43,6 +49,13 @@ class _Group(click.Group):
             )
             context.exit(ConfigurationError.exit_code)
         return super().resolve_command(context, arguments)
+
+
+def _discard_output() -> None:
+    """Let what is still buffered go nowhere: flushing it at exit would fail once more, with a traceback."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _os_sentence(error: OSError) -> str:

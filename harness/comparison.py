@@ -74,6 +74,8 @@ def measure(
     else:
         folder, entries = _open(reports, resolved, command, values_alone)
     with records.Writer(folder) as writer:
+        if resume is not None:
+            entries = records.read(folder)  # whoever held it may have gone on meanwhile
         if resume is None:
             writer.write(entries[0])
         elif more is not None:
@@ -89,7 +91,7 @@ def measure(
             entries = records.settle([*entries, note])
         started(folder)
         opening: records.Comparison = entries[0]
-        word = "pair" if opening.plan["mode"] == "process" else "block"
+        word = {"process": "pair", "accuracy": "unit"}.get(opening.plan["mode"], "block")
         progress = Progress(
             resolved.scenario.name,
             word,

@@ -55,10 +55,12 @@ def html(material: tables.Material) -> str:
     def value(number: float) -> str:
         return words.value(metric, number)
 
+    alone = words.values_alone(summary)
     figures = {
         "interval": interval_figure(summary),
-        "units": units_figure(material, rows) if rows else "",
-        "iterations": plots.iterations(series, value, iterations_label(series, summary)),
+        "units": units_figure(material, rows) if rows and not alone else "",
+        "iterations": "" if alone else plots.iterations(series, value, iterations_label(series, summary)),
+        "accuracy": accuracy_figure(summary),
         "distribution": plots.distribution(series, value, distribution_label(series, value)),
     }
     quantiles = {arm: tables.quantiles(data["values"]) for arm, data in series.items()}
@@ -66,7 +68,7 @@ def html(material: tables.Material) -> str:
     return render(
         "report.html",
         summary=summary,
-        title=words.printable(summary.get("question") or summary["scenario"]),
+        title=words.title(summary),
         scenario=words.printable(summary["scenario"]),
         verdict=summary["verdict"],
         reason=words.printable(summary["verdict"]["reason"]),
@@ -95,7 +97,12 @@ def html(material: tables.Material) -> str:
         outputs=tables.outputs(summary),
         agree=(summary.get("fingerprints") or {}).get("agree"),
         differences=tables.differences(summary),
+        alone=alone,
         accuracy=tables.accuracy(summary),
+        accuracy_kind=(summary.get("accuracy") or {}).get("kind"),
+        caveat=words.caveat(summary["accuracy"]) if summary.get("accuracy") else "",
+        seeds=tables.seeds(summary),
+        seeds_head=tables.seeds_head(summary),
         voids=tables.voids(material),
         void_shares=tables.void_shares(summary),
         checks=tables.checks(summary),
@@ -140,6 +147,26 @@ def interval_figure(summary: dict) -> str:
         label += f", {words.level(summary)} interval {low} to {high}"
     label += f"; the margin is {words.margin(summary)} around 1."
     return plots.interval(rows, summary["margin"], label, words.ratio_senses(summary))
+
+
+def accuracy_figure(summary: dict) -> str:
+    """A map's pulls, or a model's differences over seeds; nothing without values."""
+    known = summary.get("accuracy")
+    if not known:
+        return ""
+    rows = dict(words.accuracy(known))
+    if known["kind"] == "model":
+        name = words.METRIC_NAMES[known["metric"]]
+        label = f"{name} of B minus A for every seed, against plus or minus {known['tolerance']:g}. "
+        return (
+            plots.seeds(known, label + rows.get(name, "no difference could be told") + ".")
+            if known["difference"]
+            else ""
+        )
+    if not known["pull"]:
+        return ""
+    label = f"Distribution of the pulls by weight. {rows['pull']}; visible at {rows['visible at']}."
+    return plots.pulls(known, label)
 
 
 def _read(estimate: str, bounds: str) -> str:

@@ -45,7 +45,7 @@ def markdown(material: tables.Material) -> str:
     """The whole page."""
     summary = material.summary
     verdict = summary["verdict"]
-    lines = [f"# {escape(summary.get('question') or summary['scenario'])}", ""]
+    lines = [f"# {escape(words.title(summary))}", ""]
     lines += [f"**{verdict['word']}** — {escape(words.sentence(summary))}", "", f"{escape(verdict['reason'])}", ""]
     lines += table(["", ""], [[escape(label), escape(text)] for label, text in tables.facts(summary)])
     spoiled = words.spoiled(summary)
@@ -53,30 +53,32 @@ def markdown(material: tables.Material) -> str:
         lines += ["## What spoiled it", ""]
         lines += [f"- {escape(what)} {escape(advice)}" for what, advice in spoiled]
         lines.append("")
+    alone = words.values_alone(summary)
+    if alone:
+        lines += _accuracy(summary)
     differences = tables.differences(summary)
     if differences:
         lines += ["## Where the outputs differ", "", *(f"- {escape(one)}" for one in differences), ""]
     notes = tables.notes(material)
     if notes:
         lines += ["## Notes of the record", "", *(f"- {escape(note)}" for note in notes), ""]
-    rows = tables.units(material)
+    rows = [] if alone else tables.units(material)
     if rows:
         lines += [f"## {words.unit_word(summary, True).capitalize()} in the order they ran", ""]
         lines += table(
             [words.unit_word(summary), "B/A", "order", "state", "other processes (cores)", "steal (cores)"],
             [_unit(row) for row in _ends(rows)],
         )
-    lines += ["## How it was decided, and checks of it", ""]
-    lines += table(["", ""], [[escape(what), escape(found)] for what, found in tables.checks(summary)])
+    if not alone:
+        lines += ["## How it was decided, and checks of it", ""]
+        lines += table(["", ""], [[escape(what), escape(found)] for what, found in tables.checks(summary)])
     lines += ["## Arms", ""]
     lines += _side_by_side(tables.arms(material))
-    prints = tables.fingerprints(material)
-    lines += [f"## Outputs: {escape(tables.outputs(summary))}", ""]
-    if prints:
-        lines += table(["", "A", "B", "agree"], [[code(key), code(a), code(b), found] for key, a, b, found in prints])
-    accuracy = tables.accuracy(summary)
-    if accuracy:
-        lines += ["## Accuracy", "", *table(["", ""], [[code(what), code(found)] for what, found in accuracy])]
+    if not alone:
+        prints = [[code(key), code(a), code(b), found] for key, a, b, found in tables.fingerprints(material)]
+        lines += [f"## Outputs: {escape(tables.outputs(summary))}", ""]
+        lines += table(["", "A", "B", "agree"], prints) if prints else []
+        lines += _accuracy(summary)
     for void in tables.voids(material):
         lines += [f"## Void in {void['arm']}, {words.unit_word(summary)} {void['unit']}: {escape(void['kind'])}", ""]
         lines += [escape(void["message"] + (f" ({void['details']})" if void["details"] else "")), ""]
@@ -91,6 +93,22 @@ def markdown(material: tables.Material) -> str:
     lines += ["## Repeat it", "", *block(tables.command_line(summary["command"])), ""]
     lines += [escape(tables.provenance(material)), ""]
     return "\n".join(lines)
+
+
+def _accuracy(summary: dict) -> list[str]:
+    """What the values say; nothing where none were compared."""
+    rows = tables.accuracy(summary)
+    if not rows:
+        return []
+    known = summary["accuracy"]
+    lines = ["## Accuracy of B against A", ""]
+    if not words.values_alone(summary):  # there they stand beside the verdict
+        lines += table(["", ""], [[escape(what), escape(found)] for what, found in rows])
+    lines += [escape(words.caveat(known)), ""]
+    seeds = tables.seeds(summary)
+    if seeds:
+        lines += table([escape(name) for name in tables.seeds_head(summary)], [list(map(escape, row)) for row in seeds])
+    return lines
 
 
 def _ends(rows: list[dict]) -> list[dict | int]:

@@ -447,6 +447,79 @@ def distribution(series: dict, words: Callable[[float], str], label: str) -> str
     return figure(bottom + 26, inner, label)
 
 
+def pulls(known: dict, label: str) -> str:
+    """A map's pulls as shares of the weight on a logarithmic axis, with the exposure at which each would be one bar.
+
+    known : the summary's `accuracy` of a map
+    """
+    shares = known["histogram"]["shares"]
+    filled = [index for index, share in enumerate(shares) if share > 0]
+    first, last = (filled[0], filled[-1]) if filled else (20, 40)
+    # One error bar belongs into view, at the measured exposure (pull 1) and at the one asked about.
+    scale = known["contributors"] or 1.0
+    one = math.sqrt(scale / known["exposure"])
+    low = min(10 ** (-4 + first / 10), 0.5 * one, 0.5)
+    high = max(10 ** (-4 + (last + 1) / 10), 2 * one, 2.0)
+    x = Axis(low, high, log=True)
+    top, height = 26, 110
+    bottom = top + height
+    most = max([*shares, 1e-9])
+    columns = [
+        (x(10 ** (-4 + index / 10)), x(10 ** (-4 + (index + 1) / 10)), bottom - height * share / most, bottom)
+        for index, share in enumerate(shares)
+        if share > 0
+    ]
+    inner = [bars(columns, "histogram a")]
+    for pull, name in ((known["pull"]["median"], "median"), (known["pull"]["p90"], "90 %")):
+        if pull > 0:
+            inner.append(line(x(pull), top - 8, x(pull), bottom, "estimate-line"))
+            inner.append(text(x(pull), top - 12, name, "row", _anchor(x(pull))))
+    inner.append(line(x(one), top - 8, x(one), bottom, "limit"))
+    inner.append(line(EDGE, bottom, 100 - EDGE, bottom, "rule"))
+    if known["histogram"]["zero"] > 0:
+        inner.append(text(0, 13, f"{numbers.percent(known['histogram']['zero'])} agree exactly", "row", "start"))
+    for tick in x.ticks(6):
+        place = x(tick)
+        inner.append(line(place, bottom, place, bottom + 5, "rule"))
+        inner.append(text(place, bottom + 19, numbers.significant(tick, 1), "", _anchor(place)))
+        inner.append(text(place, bottom + 51, numbers.significant(scale / tick**2, 2), "", _anchor(place)))
+    inner.append(text(0, bottom + 35, "the exposure at which such a pull is one error bar:", "row", "start"))
+    return figure(bottom + 58, inner, label)
+
+
+def seeds(known: dict, label: str) -> str:
+    """A model's differences B - A over seeds, with estimate and interval, against plus or minus the tolerance.
+
+    known : the summary's `accuracy` of a model whose every seed has a difference
+    """
+    rows, interval, tolerance = known["per_seed"], known["difference"], known["tolerance"]
+    values = [row["difference"] for row in rows]
+    values += [interval[key] for key in ("estimate", "low", "high") if interval[key] is not None]
+    reach = max(abs(value) for value in [*values, tolerance]) * 1.1 or 1.0
+    top, height, width = 8, 150, 74
+    y = Axis(-reach, reach, top + height, top)
+    x = Axis(-0.5, len(rows) - 0.5, 0.5, 99.5)
+    ticks = y.ticks(5)
+    inner = [line(0, y(tick), 100, y(tick), "grid") for tick in ticks]
+    inner.append(
+        box(0, 100, y(tolerance), y(-tolerance) - y(tolerance), "margin", f"tolerance: {tolerance:g} either way")
+    )
+    inner.append(line(0, y(0), 100, y(0), "one"))
+    inner.append(line(0, y(interval["estimate"]), 100, y(interval["estimate"]), "estimate-line"))
+    for end in ("low", "high"):
+        if interval[end] is not None:
+            inner.append(line(0, y(interval[end]), 100, y(interval[end]), "interval side"))
+    for position, row in enumerate(rows):
+        title = f"seed {row['seed']}: {row['difference']:+.4g}"
+        inner.append(mark("circle", x(position), y(row["difference"]), "kept", title))
+    every = max(1, round(_round_step(max(1, len(rows)) / 8)))
+    for position in range(0, len(rows), every):
+        inner.append(text(x(position), top + height + 16, str(rows[position]["seed"]), "", _anchor(x(position))))
+    return figure(
+        top + height + 22, inner, label, y_labels(y, ticks, width, lambda tick: tick_text(tick, ticks)), width
+    )
+
+
 def _anchor_wide(x: float) -> str:
     return "start" if x < 25 else "end" if x > 75 else "middle"
 

@@ -367,6 +367,8 @@ def record_gz(entries: list) -> bytes:
 def facts(summary: dict) -> list[tuple[str, str]]:
     """The numbers beside the verdict and its reason: (label of at most 11 letters, text)."""
     rows = []
+    if words.values_alone(summary):
+        return [(words.unit_word(summary, True), _units(summary)), *accuracy(summary)[1:]]
     estimate, low, high = words.ratio_parts(summary)
     bounds = f", {words.level(summary)} between {low} and {high}" if low != numbers.NOTHING else ", no interval"
     counts = "" if words.counts(summary) else "; it does not count"
@@ -401,6 +403,8 @@ def facts(summary: dict) -> list[tuple[str, str]]:
     else:
         rows.append(("other load", "not measured"))
     rows.append(("outputs", outputs(summary)))
+    if summary.get("accuracy"):
+        rows += accuracy(summary)[:1]
     return rows
 
 
@@ -421,7 +425,7 @@ def _units(summary: dict) -> str:
     text = f"{numbers.count(units.get('kept'))} of {numbers.count(units.get('planned'))} planned are kept"
     if units.get("run") is not None and units.get("run") != units.get("kept"):
         text += f", {numbers.count(units['run'])} ran"
-    if summary["mode"] != "process" and summary.get("pairs"):
+    if summary["mode"] not in ("process", "accuracy") and summary.get("pairs"):
         text += f", {numbers.plural(summary['pairs'], 'pair')} in each"
     if words.counts(summary) and summary.get("won") is not None:
         text += f"; B won {numbers.percent(summary['won'])}"
@@ -445,9 +449,34 @@ def differences(summary: dict) -> list[str]:
 
 
 def accuracy(summary: dict) -> list[tuple[str, str]]:
-    """What the comparison of the results' values says, each in units of its own error bar."""
+    """What the comparison of the results' values says; empty where none was made."""
     known = summary.get("accuracy")
-    return [(key, value) for key, value in flat(known).items() if key] if isinstance(known, dict) else []
+    if not known:
+        return []
+    return [("values", f"{known['word']}: {known['reason']}"), *words.accuracy(known)]
+
+
+def seeds(summary: dict) -> list[list[str]]:
+    """One row for every seed of a model: seed, events, metric of A, of B, difference, scores moved, decisions."""
+    known = summary.get("accuracy") or {}
+    metric = known.get("metric")
+    return [
+        [
+            str(seed["seed"]),
+            numbers.count(seed["events"]),
+            *(numbers.significant(seed[arm][metric], 5) for arm in "ab"),
+            words.signed(seed["difference"]),
+            numbers.significant(seed["moved"]["p99"]),
+            numbers.count(seed["changed"]),
+        ]
+        for seed in known.get("per_seed") or []
+    ]
+
+
+def seeds_head(summary: dict) -> list[str]:
+    """The names of the columns of `seeds`."""
+    name = words.METRIC_NAMES[summary["accuracy"]["metric"]] if seeds(summary) else ""
+    return ["seed", "events", f"A {name}", f"B {name}", "difference", "99 % of scores moved by", "decisions changed"]
 
 
 def void_shares(summary: dict) -> list[str]:

@@ -20,8 +20,8 @@ def terminal(summary: dict, colour: bool = False) -> str:
     verdict = summary["verdict"]
     tone = words.TONES.get(verdict["word"], "open")
     lines = []
-    title = words.printable(summary.get("question") or summary["scenario"])
-    lines += [paint(line, "bold") for line in textwrap.wrap(numbers.shorten(title, 156), WIDTH)]
+    title = numbers.shorten(words.title(summary), 156)
+    lines += [paint(line, "bold") for line in textwrap.wrap(title, WIDTH)]
     lines.append("")
     head = f"{verdict['word']}: "
     sentence = textwrap.wrap(head + words.sentence(summary), WIDTH)

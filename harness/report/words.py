@@ -86,8 +86,8 @@ def work_unit(summary: dict) -> str:
 
 
 def unit_word(summary: dict, many: bool = False) -> str:
-    """What n counts: pairs in process mode, blocks otherwise."""
-    word = "pair" if summary["mode"] == "process" else "block"
+    """What n counts: pairs in process mode, units where values alone were compared, blocks otherwise."""
+    word = {"process": "pair", "accuracy": "unit"}.get(summary["mode"], "block")
     return word + "s" if many else word
 
 
@@ -142,6 +142,13 @@ def difference(summary: dict) -> str:
         ends = (high_amount, low_amount) if low_sense == "less" else (low_amount, high_amount)
         return f"{amount} {sense} (between {ends[0]} and {ends[1]} {sense})"
     return f"{amount} {sense} (between {low_amount} {low_sense} and {high_amount} {high_sense})"
+
+
+def title(summary: dict) -> str:
+    """The question that a page answers: the scenario's own, or whether the values agree."""
+    if values_alone(summary):
+        return f"Does {quoted(summary, 'b')} give the result of {quoted(summary, 'a')}?"
+    return printable(summary.get("question") or summary["scenario"])
 
 
 def times_as_fast(summary: dict) -> str:
@@ -221,6 +228,114 @@ def prediction(summary: dict) -> str:
     return f"{low:g} to {high:g}: {outcome}"
 
 
+def values_alone(summary: dict) -> bool:
+    """Whether values alone were compared (`harness accuracy`), and no times."""
+    return summary["mode"] == "accuracy"
+
+
+# ------------------------------------------------------------------------------------------------- accuracy
+
+METRIC_NAMES = {"auc": "AUC", "accuracy": "accuracy", "log_loss": "log loss"}
+#: what a reader of pulls must know, beside the numbers
+PULL_CAVEAT = (
+    "Both arms share their counts, so a pull is a systematic shift in error bars of A and no test statistic. Voxels "
+    "that one arm misses have none. If A itself is not converged, the shift is larger than shown."
+)
+SEEDS_CAVEAT = {
+    "signed-rank": "The interval is exact if the differences lie symmetrically about their centre.",
+    "t": "With so few seeds the interval rests on a model, normal differences; from 6 seeds on it is exact.",
+    None: "One seed does not show what another seed would have changed.",
+}
+
+
+def accuracy(known: dict) -> list[tuple[str, str]]:
+    """What the values say, as (label of at most 11 letters, text)."""
+    rows = _map_rows(known) if known["kind"] == "map" else _model_rows(known)
+    seconds = known.get("seconds") or {}
+    if any(seconds.get(arm) is not None for arm in "ab"):
+        a, b = (numbers.seconds(seconds.get(arm)) for arm in "ab")
+        rows.append(("writing it", f"A {a}, B {b}"))
+    return rows
+
+
+def _map_rows(known: dict) -> list[tuple[str, str]]:
+    counted = known["counted"]
+    unit = "contributors a voxel" if counted else "times the measured exposure"
+    measured = f"; {numbers.significant(known['contributors'])} were measured" if counted else ""
+    visible = known["contributors_for_unit_pull"]
+    rows = [("exposure", f"{numbers.significant(known['exposure'])} {unit}{measured}")]
+    for label, found in (("shift there", known["shift"]), ("pull", known["pull"])):
+        if found:
+            text = ", ".join(
+                f"{name} {numbers.significant(found[key])}"
+                for key, name in (("median", "median"), ("p90", "90 %"), ("p99", "99 %"))
+            )
+            if "rms" in found:
+                text += f", rms {numbers.significant(found['rms'])}, largest {numbers.significant(found['largest'])}, "
+                text += f"signed mean {numbers.significant(found['signed_mean'])}"
+            rows.append((label, f"{text} (error bars of A)"))
+    if known["pull"]:
+        rows.append(("visible at", f"{numbers.significant(visible)} {unit}" if visible else "no exposure"))
+    rows.append(
+        (
+            "voxels",
+            f"{numbers.count(known['shared'])} shared; only A {numbers.count(known['only_a'])} "
+            f"({numbers.percent(known['only_a_share'])} of its weight), only B {numbers.count(known['only_b'])} "
+            f"({numbers.percent(known['only_b_share'])}); {numbers.percent(known['tolerance'])} may be missed",
+        )
+    )
+    if known["without_bar"]:
+        share = numbers.percent(known["without_bar_share"])
+        rows.append(("no bar", f"{numbers.count(known['without_bar'])} shared voxels ({share} of the weight)"))
+    ratios = (numbers.ratio(known[f"{name}_ratio"], 6) for name in ("weight", "intensity"))
+    rows.append(("totals B/A", "weight {}, value times weight {}".format(*ratios)))
+    return rows
+
+
+def _model_rows(known: dict) -> list[tuple[str, str]]:
+    rows = [
+        (
+            "seeds",
+            f"{numbers.count(known['seeds'])}, {numbers.count(known['events'])} events in all"
+            + (f"; more are needed: {numbers.count(known['seeds_needed'])}" if known["seeds_needed"] else ""),
+        ),
+        ("tolerance", f"±{numbers.significant(known['tolerance'])} {METRIC_NAMES[known['metric']]}"),
+    ]
+    rows += [(METRIC_NAMES[name], interval_text(interval)) for name, interval in known["intervals"].items()]
+    moved = known["moved"]
+    rows.append(
+        (
+            "scores",
+            f"moved by {numbers.significant(moved['median'])} in the median event, 99 % by at most "
+            f"{numbers.significant(moved['p99'])}, the largest by {numbers.significant(moved['largest'])} "
+            "(of the worst seed)",
+        )
+    )
+    rows.append(("decisions", f"{numbers.count(known['changed'])} changed ({numbers.percent(known['changed_share'])})"))
+    return rows
+
+
+def interval_text(interval: dict) -> str:
+    """A difference B - A with its interval: '+0.0012, between -0.0003 and +0.0027'."""
+    estimate = signed(interval["estimate"])
+    if interval["low"] is None:
+        return f"{estimate}, no interval"
+    return f"{estimate}, between {signed(interval['low'])} and {signed(interval['high'])}"
+
+
+def signed(number: float | None) -> str:
+    """A number with its sign: +0.0012, −0.4, 0."""
+    text = numbers.significant(number)
+    return f"+{text}" if number is not None and number > 0 else text
+
+
+def caveat(known: dict) -> str:
+    """What one must know to read the values' comparison."""
+    if known["kind"] == "map":
+        return PULL_CAVEAT
+    return SEEDS_CAVEAT[(known["difference"] or {"method": None})["method"]]
+
+
 def exit_meaning(code: int | None) -> str:
     return {
         0: "pass",
@@ -242,6 +357,8 @@ def spoiled(summary: dict) -> list[tuple[str, str]]:
         if kinds:
             what = ", ".join(f"{numbers.count(n)} × {VOIDS.get(kind, printable(kind))}" for kind, n in kinds.items())
             found.append((f"Void in {arm.upper()}: {what}.", "The record keeps the end of its error output; read it."))
+    if values_alone(summary):  # load and clocks touch no value
+        return found
     aside = {reason: number for reason, number in (summary.get("set_aside") or {}).items() if number}
     for reason, number in aside.items():
         found.append(
