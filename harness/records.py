@@ -13,6 +13,7 @@ Schema history
 2    entry `accuracy`; plan.seeds and plan.first_seed; plan.mode "accuracy" for `harness accuracy`, which has no pairs
 """
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -221,7 +222,7 @@ class Writer:
         except OSError:
             self._file.close()
             raise ConfigurationError(
-                sentence(str(self.path), "a record of its own", "one that a running comparison holds", "wait for it")
+                sentence(str(self.path), "a record of its own", "one that a running comparison writes", "wait for it")
             ) from None
         size = self.path.stat().st_size
         if size:
@@ -231,10 +232,17 @@ class Writer:
                     self._file.write(b"\n")
 
     def write(self, entry: Entry) -> None:
+        """Append one entry. Raises OSError, told by its file name and a sentence, when the disk takes no more."""
         line = encode(entry) + b"\n"
-        written = self._file.write(line)
-        if written != len(line):
-            raise OSError(f"{self.path}: only {written} of {len(line)} bytes could be written; is the disk full?")
+        try:
+            written = self._file.write(line)
+            found = f"only {written} of {len(line)} bytes written" if written != len(line) else ""
+            code = errno.ENOSPC
+        except OSError as error:
+            found, code = (error.strerror or str(error)).lower(), error.errno
+        if found:
+            told = f"expected room for the next entry, found {found}; make room, then go on with --resume"
+            raise OSError(code, told, str(self.path))
 
     def close(self) -> None:
         self._file.close()
