@@ -53,6 +53,7 @@ class Input:
     expected : dict                       wavelength_angstrom, distance_m, pixel_m of the instrument, where known
     saturation : float or None            counts at least this are excluded
     sentinels : tuple of int or None      counts that mean 'not measured'; None: by dtype
+    overrule : tuple of str               of `expected`, what headers may say otherwise
     gaps : bool                           numbers may be missing in the files' names
     dataset, mask_dataset : str           paths in an HDF5 file; '' looks for the usual ones
     monitors : dict of Monitor            by name; 'exposure' is the exposure time in seconds
@@ -68,6 +69,7 @@ class Input:
     expected: dict[str, object] = field(default_factory=dict)
     saturation: float | None = None
     sentinels: tuple[int, ...] | None = None
+    overrule: tuple[str, ...] = ()
     gaps: bool = False
     dataset: str = ""
     mask_dataset: str = ""
@@ -211,12 +213,11 @@ class Stack:
     """What every stack shares: angles, monitors, the checks and the mask; a subclass reads counts.
 
     A subclass sets `where`, `shape`, `frames`, gives `positions()` (axis -> Positions), `counts(frame)` and, if it has
-    them, `quantity(monitor)`, `static_mask` (bool, rows x columns) and `limits` (pairs of a test and a value).
+    them, `quantity(monitor)`, `static_mask` (bool, rows x columns) and `limit(frame)`.
     """
 
     concurrent = True
     static_mask = None
-    saturation = None
 
     def _prepare(self, given: Input) -> None:
         self.input = given
@@ -262,6 +263,9 @@ class Stack:
         name = monitor.header or monitor.dataset
         raise SourceError(self.where, f"a value '{name}' for every frame", f"none in the format '{self.input.format}'")
 
+    def limit(self, frame: int) -> float | None:
+        """Counts of at least this are saturated, as the data say it."""
+
     def counts(self, frame: int):
         """Counts of a frame as they lie in the file, and its variance or None."""
         raise NotImplementedError
@@ -282,7 +286,10 @@ class Stack:
                 f"{self.shape[0]} x {self.shape[1]} pixels as in the first frame",
                 " x ".join(map(str, counts.shape)),
             )
-        saturation = self.input.saturation if self.input.saturation is not None else self.saturation
+        if counts.dtype.byteorder not in "=|":
+            counts = counts.astype(counts.dtype.newbyteorder("="))
+        limits = [limit for limit in (self.input.saturation, self.limit(frame)) if limit is not None]
+        saturation = min(limits) if limits else None
         mask = excluded(counts, self.input.sentinels, saturation)
         if self.static_mask is not None:
             mask = self.static_mask if mask is None else mask | self.static_mask

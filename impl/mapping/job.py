@@ -326,7 +326,7 @@ def parse(raw: dict, where: str, folder) -> Job:
     )  # fmt: skip
     instrument, number, stage_chi = _instrument(top["instrument"], where, path)
     motors = _motors(top["goniometer"], where, stage_chi)
-    given = {name: _given(entry, where, name, path) for name, entry in top["angles"].items()}
+    given = {name.lower(): _given(entry, where, name, path) for name, entry in top["angles"].items()}
     unused = [name for name in given if name not in {motor.axis for motor in motors.values()}]
     if unused:
         axes = [motor.axis for motor in motors.values() if motor.axis]
@@ -468,7 +468,7 @@ def _motors(raw, where, stage_chi: float) -> dict[str, Motor]:
                     )
             out[angle] = Motor("", 1.0, entry["degrees"])
         else:
-            out[angle] = Motor(entry["axis"], float(entry["sign"]), entry["offset_degrees"])
+            out[angle] = Motor(entry["axis"].lower(), float(entry["sign"]), entry["offset_degrees"])
     return out
 
 
@@ -679,6 +679,7 @@ def _input(raw, where, path, paths, motors, given, instrument, number, monitors)
         {
             "format": (t.choice(*FORMATS), t.NEEDED), "files": (paths, None), "saturation": (t.number(), None),
             "sentinels": (t.several(t.whole(), words="a list of whole numbers"), None), "gaps": (t.flag, False),
+            "overrule": (t.several(t.choice("wavelength_angstrom", "pixel_m", "distance_m")), ()),
             "dataset": (t.text, ""), "mask_dataset": (t.text, ""), "exposure": (t.table, None),
             "synthetic": (t.table, None),
         },
@@ -714,7 +715,16 @@ def _input(raw, where, path, paths, motors, given, instrument, number, monitors)
     exposure = (
         {} if values["exposure"] is None else {"exposure": _monitor(values["exposure"], where, "input.exposure", path)}
     )
+    kept = ("saturation", "sentinels", "overrule", "gaps", "dataset", "mask_dataset")
     return Input(
-        kind, values["files"] or (), motors, given, where, tuple(instrument.shape), expected, values["saturation"],
-        values["sentinels"], values["gaps"], values["dataset"], values["mask_dataset"], {**monitors, **exposure}, made,
-    )  # fmt: skip
+        format=kind,
+        files=values["files"] or (),
+        motors=motors,
+        given=given,
+        job=where,
+        shape=tuple(instrument.shape),
+        expected=expected,
+        monitors={**monitors, **exposure},
+        synthetic=made,
+        **{key: values[key] for key in kept},
+    )
