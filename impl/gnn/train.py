@@ -81,7 +81,7 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(int(third))
 
 
-def loss_of(logits, batch, task: str):
+def loss_of(logits, batch, task: str, noun: str = "events"):
     """Weighted mean of the events' losses, sum(w l) / sum(w).
 
     Raises
@@ -99,9 +99,9 @@ def loss_of(logits, batch, task: str):
         events = batch.index[bad] if bad.any() else batch.index
         shown = ", ".join(map(str, events[:8])) + (f" and {len(events) - 8} more" if len(events) > 8 else "")
         if float(total) == 0 and not bad.any():
-            raise LossError("loss", "weights that do not sum to 0", f"events {shown}", "check the weights", events)
-        raise LossError("loss", "a number", f"{value.item()} from events {shown}",
-                        "look at these events, or lower the learning rate", events)  # fmt: skip
+            raise LossError("loss", "weights that do not sum to 0", f"{noun} {shown}", "check the weights", events)
+        raise LossError("loss", "a number", f"{value.item()} from {noun} {shown}",
+                        f"look at these {noun}, or lower the learning rate", events)  # fmt: skip
     return value
 
 
