@@ -23,8 +23,23 @@ LIBRARIES = {
     "lgatr": ("impl.lgatr._native", ["lgatr.c"], ["lgatr.h", "lgatr_body.h"]),
     "mapping": (
         "impl.mapping._native",
-        ["mapping.c", "mapping_subdivide.c", "mapping_flat_plain.c", "mapping_flat_avx2.c", "mapping_flat_avx512.c"],
-        ["mapping.h", "mapping_internal.h", "mapping_lanes.h", "mapping_flat.inc", "mapping_sums.inc"],
+        [
+            "mapping.c",
+            "mapping_correct.c",
+            "mapping_records.c",
+            "mapping_subdivide.c",
+            "mapping_flat_plain.c",
+            "mapping_flat_avx2.c",
+            "mapping_flat_avx512.c",
+        ],
+        [
+            "mapping.h",
+            "mapping_internal.h",
+            "mapping_lanes.h",
+            "mapping_flat.inc",
+            "mapping_sums.inc",
+            "mapping_correct.inc",
+        ],
     ),
 }
 # -ffp-contract=off: a contracted multiply-add moves last bits, so results would depend on the machine.

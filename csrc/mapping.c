@@ -356,7 +356,7 @@ int mapping_best_instructions(void)
     return MAPPING_PLAIN;
 }
 
-static const instruction_table *instructions_for(int wanted)
+const instruction_table *mapping_instructions_for(int wanted)
 {
     const int best = mapping_best_instructions();
     if (wanted == MAPPING_BEST)
@@ -1276,7 +1276,7 @@ int mapping_run(mapping_context *c, const mapping_options *options, const mappin
         return status;
     c->options = *options;
     c->job = *job;
-    c->instructions = instructions_for(options->instructions);
+    c->instructions = mapping_instructions_for(options->instructions);
     if (c->instructions == NULL)
         return MAPPING_BAD_ARGUMENT;
     if ((status = lay_bricks(c)) != MAPPING_OK || (status = start_helpers(c, options->threads)) != MAPPING_OK)

@@ -120,6 +120,37 @@ typedef struct {
     int64_t bytes;        /* working memory that the context holds */
 } mapping_counters;
 
+enum mapping_counts {
+    MAPPING_UINT8, MAPPING_INT8, MAPPING_UINT16, MAPPING_INT16, MAPPING_UINT32, MAPPING_INT32, MAPPING_UINT64, MAPPING_INT64,
+    MAPPING_FLOAT32, MAPPING_FLOAT64
+};
+
+/* One frame's corrections; every array has `pixels` entries. An input may be an output of the same type: in place. */
+typedef struct {
+    int64_t pixels;
+    int32_t kind;                /* enum mapping_counts */
+    int32_t scalars;             /* >= 0 */
+    const void *counts;          /* as `kind` says */
+    const double *variance;      /* of the counts; NULL: max(counts, 0) */
+    const unsigned char *mask;   /* of this frame, non-zero excludes; or NULL */
+    const double *background;    /* or NULL */
+    const double *background_variance; /* or NULL */
+    const unsigned char *static_mask;  /* or NULL */
+    const double *factor;              /* of every pixel; or NULL */
+    const double *factor_squared;      /* with factor */
+    const double *c, *c2, *v; /* [scalars] factor, its square, its variance; NaN: without one */
+    double *intensity, *out_variance;
+    unsigned char *out_mask; /* 0 or 1 */
+} mapping_frame;
+
+/* A batch of records, ascending and unique in (chunk, local): six arrays of `count` entries. */
+typedef struct {
+    int64_t count;
+    uint32_t *chunk, *local;
+    double *sum_intensity, *sum_variance, *sum_weight;
+    uint32_t *contributors;
+} mapping_records;
+
 /* Returns a status; *context is NULL unless it is MAPPING_OK. */
 int mapping_create(mapping_context **context);
 /* Ends the context's threads and frees its memory; NULL is allowed. */
@@ -130,6 +161,12 @@ int mapping_run(mapping_context *context, const mapping_options *options, const 
 /* Writes the records of the last run, ascending in (chunk, local), into arrays of that many entries. */
 int mapping_fetch(mapping_context *context, uint32_t *chunk, uint32_t *local, double *sum_intensity,
                   double *sum_variance, double *sum_weight, uint32_t *contributors);
+/* Corrects a frame in one pass: background, factor, scalars in their order, then what is not finite into the mask.
+ * A scalar with a variance: V = V c2 + (I I) v, then I = I c. Bit for bit what the same steps, one after the other, give. */
+int mapping_correct(const mapping_frame *frame, int32_t instructions);
+/* Merges two batches; where both have a voxel its sums are left + right. out->count says how much its arrays hold, at least
+ * left->count + right->count, and then how many records there are; out overlaps neither. */
+int mapping_add(const mapping_records *left, const mapping_records *right, mapping_records *out);
 /* The instruction set that MAPPING_BEST stands for here: an enum mapping_instructions. */
 int mapping_best_instructions(void);
 /* Counters of the last run. */

@@ -13,8 +13,9 @@
 
 #include "mapping_flat.inc"
 #include "mapping_sums.inc"
+#include "mapping_correct.inc"
 
-const instruction_table mapping_avx2 = {flat_load, flat_measure, flat_map, sums_mark, sums_rank, sums_add};
+const instruction_table mapping_avx2 = {flat_load, flat_measure, flat_map, sums_mark, sums_rank, sums_add, correct};
 
 #ifdef __clang__
 #pragma clang attribute pop

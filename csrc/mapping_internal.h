@@ -172,9 +172,13 @@ typedef struct {
     int64_t (*rank)(const page_view *pages, size_t words);
     /* Add the segment's events to their records. */
     void (*add)(const page_view *pages, const segment_view *segment);
+    /* Correct a frame. */
+    void (*correct)(const mapping_frame *frame);
 } instruction_table;
 
 extern const instruction_table mapping_plain, mapping_avx2, mapping_avx512;
+/* An enum mapping_instructions's table; NULL where this machine lacks it. */
+const instruction_table *mapping_instructions_for(int wanted);
 
 enum flat_status { FLAT_DONE, FLAT_NO_MEMORY, FLAT_OVERFLOW };
 

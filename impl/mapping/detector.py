@@ -51,18 +51,27 @@ class Detector:
         rows, columns = np.arange(r0, r1 + 1) - 0.5, np.arange(c0, c1 + 1) - 0.5
         return np.ascontiguousarray(self.rays(rows[:, None], columns[None, :], origin))
 
-    def static_factor(self, r0: int, r1: int, c0: int, c1: int, horizontal: float = 0.99, origin=(0.0, 0.0, 0.0)):
-        """1 / solid angle / polarisation of the pixels' centres: float64 (rows, columns).
+    def solid_angle(self, r0: int, r1: int, c0: int, c1: int, origin=(0.0, 0.0, 0.0)):
+        """Solid angle of pixels [r0, r1) x [c0, c1), 1 where a ray meets the panel squarely: float64 (rows, columns).
 
-        horizontal is the fraction of the beam's intensity that is polarised along x. The solid angle is cos³ of the
-        incidence, 1 where a ray meets the panel squarely; the polarisation factor is f (1 - x²) + (1 - f)(1 - z²) of
-        the unit ray. Source: Kieffer & Karkoulis, J. Phys. Conf. Ser. 425 (2013) 202012; Als-Nielsen & McMorrow,
-        Elements of Modern X-ray Physics, 1.2.
+        cos³ of the incidence. Source: Kieffer & Karkoulis, J. Phys. Conf. Ser. 425 (2013) 202012.
+        """
+        ray, n = self.rays(np.arange(r0, r1)[:, None], np.arange(c0, c1)[None, :], origin), self.normal()
+        return np.abs(ray[..., 0] * n[0] + ray[..., 1] * n[1] + ray[..., 2] * n[2]) ** 3
+
+    def polarisation(self, r0: int, r1: int, c0: int, c1: int, origin=(0.0, 0.0, 0.0), horizontal: float = 0.99):
+        """Polarisation factor of the pixels: float64 (rows, columns).
+
+        horizontal is the fraction f of the beam's intensity that is polarised along x: f (1 - x²) + (1 - f)(1 - z²) of
+        the unit ray. Source: Als-Nielsen & McMorrow, Elements of Modern X-ray Physics, 1.2.
         """
         ray = self.rays(np.arange(r0, r1)[:, None], np.arange(c0, c1)[None, :], origin)
-        solid_angle = np.abs(ray @ self.normal()) ** 3
-        polarisation = horizontal * (1 - ray[..., 0] ** 2) + (1 - horizontal) * (1 - ray[..., 2] ** 2)
-        return 1 / solid_angle / polarisation
+        return horizontal * (1 - ray[..., 0] ** 2) + (1 - horizontal) * (1 - ray[..., 2] ** 2)
+
+    def static_factor(self, r0: int, r1: int, c0: int, c1: int, horizontal: float = 0.99, origin=(0.0, 0.0, 0.0)):
+        """1 / solid angle / polarisation of the pixels' centres: float64 (rows, columns)."""
+        solid_angle = self.solid_angle(r0, r1, c0, c1, origin)
+        return 1 / solid_angle / self.polarisation(r0, r1, c0, c1, origin, horizontal)
 
 
 @dataclass(frozen=True)

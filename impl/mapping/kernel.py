@@ -8,7 +8,7 @@ import numpy as np
 
 from impl.mapping import _native
 from impl.mapping.grid import Grid
-from impl.mapping.records import Records
+from impl.mapping.records import COLUMNS, DTYPES, Records
 
 _ffi, _lib = _native.ffi, _native.lib
 
@@ -30,6 +30,13 @@ COUNTERS = (
     "samples", "valid", "evaluations", "leaves", "leaves_max", "skipped", "fallbacks", "boxes_missed", "events",
     "records", "blocks", "block_records", "pages", "bitmap", "bytes",
 )  # fmt: skip
+#: dtypes of counts that are read as they are
+COUNTS = {
+    np.dtype(name): getattr(_lib, f"MAPPING_{name.upper()}")
+    for name in (
+        "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64",
+    )
+}  # fmt: skip
 MAX_DEPTH = 8
 
 
@@ -97,8 +104,8 @@ def bytes_per_sample(depth: int, continuous: bool, precheck: str = "records") ->
     return _lib.mapping_bytes_per_sample(depth, int(continuous), PRECHECKS[precheck])
 
 
-def _exactly(name: str, array, dtype, shape) -> np.ndarray:
-    """The array itself if it is what the library reads; a copy would be silent and is never made."""
+def exactly(name: str, array, dtype, shape, written: bool = False) -> np.ndarray:
+    """The array itself if it is what the library reads (or writes); a copy would be silent and is never made."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name}: expected a NumPy array, found {type(array).__name__}")
     if array.dtype != dtype:
@@ -106,8 +113,100 @@ def _exactly(name: str, array, dtype, shape) -> np.ndarray:
     if array.shape != shape:
         raise ValueError(f"{name}: expected shape {shape}, found {array.shape}")
     if not array.flags.c_contiguous or not array.flags.aligned:
-        raise ValueError(f"{name}: expected an aligned, C-contiguous array; np.ascontiguousarray makes one")
+        raise ValueError(
+            f"{name}: expected an aligned, C-contiguous array, found strides {array.strides}; np.ascontiguousarray "
+            "makes one"
+        )
+    if written and not array.flags.writeable:
+        raise ValueError(f"{name}: expected an array that can be written to, found a read-only one; copy it first")
     return array
+
+
+def check_frame(
+    counts, out, variance=None, mask=None, background=None, background_variance=None, static_mask=None, factor=None,
+    factor_squared=None, scalars=(),
+) -> None:  # fmt: skip
+    """Refuse whatever `correct` cannot read or write as it lies: TypeError or ValueError, each a sentence."""
+    if not isinstance(counts, np.ndarray) or counts.dtype not in COUNTS:
+        found = counts.dtype if isinstance(counts, np.ndarray) else type(counts).__name__
+        raise TypeError(f"counts: expected one of {', '.join(map(str, COUNTS))}, found {found}; convert them first")
+    shape = counts.shape
+    exactly("counts", counts, counts.dtype, shape)
+    for name, array, dtype in zip(("intensity", "variance", "mask"), out, (np.float64, np.float64, np.bool_)):
+        exactly(name, array, dtype, shape, written=True)
+    inputs = {
+        "variance": variance, "background": background, "background_variance": background_variance, "factor": factor,
+        "factor_squared": factor_squared, "mask": mask, "static_mask": static_mask,
+    }  # fmt: skip
+    for name, array in inputs.items():
+        if array is not None:
+            exactly(name, array, np.bool_ if "mask" in name else np.float64, shape)
+
+
+def correct(counts, out, instructions="best", **inputs) -> None:
+    """One frame's corrections in one pass (csrc/mapping.h, mapping_correct), without the interpreter lock.
+
+    Parameters
+    ----------
+    counts : one of COUNTS (rows, columns)
+    out : intensity float64, variance float64, mask bool    overwritten; may be `counts`, `variance` and `mask`
+    inputs : see check_frame; all (rows, columns) or None
+        variance, background, background_variance, factor, factor_squared : float64
+        mask, static_mask : bool                            True excludes
+        scalars : sequence of (c, c², variance of c or NaN)
+
+    Raises
+    ------
+    TypeError, ValueError    an array is not exactly of this dtype, shape and layout
+    """
+    check_frame(counts, out, **inputs)
+    scalars = inputs.pop("scalars", ())
+    names = ("variance", "background", "background_variance", "factor", "factor_squared")
+
+    def pointer(kind, array):
+        return _ffi.NULL if array is None else _ffi.cast(f"{kind} *", array.ctypes.data)
+
+    c, c2, v = (_ffi.new("double[]", [float(scalar[k]) for scalar in scalars]) for k in range(3))
+    frame = _ffi.new(
+        "mapping_frame *",
+        {
+            "pixels": counts.size,
+            "kind": COUNTS[counts.dtype],
+            "scalars": len(scalars),
+            "counts": pointer("char", counts),
+            "c": c,
+            "c2": c2,
+            "v": v,
+            "intensity": pointer("double", out[0]),
+            "out_variance": pointer("double", out[1]),
+            "out_mask": pointer("unsigned char", out[2]),
+        }
+        | {name: pointer("double", inputs.get(name)) for name in names}
+        | {name: pointer("unsigned char", inputs.get(name)) for name in ("mask", "static_mask")},
+    )
+    status = _lib.mapping_correct(frame, INSTRUCTIONS[instructions])
+    if status != _lib.MAPPING_OK:
+        raise MappingError(f"corrections: expected arguments as in csrc/mapping.h, found status {status}")
+
+
+def add_records(left: Records, right: Records) -> Records:
+    """Merge two batches (csrc/mapping.h, mapping_add), without the interpreter lock; see records.add."""
+    out = Records.empty(len(left) + len(right))
+
+    def columns(side, records):
+        arrays = [exactly(f"{side}: {n}", a, d, (len(records),)) for n, a, d in zip(COLUMNS, records.columns(), DTYPES)]
+        kinds = ("uint32_t", "uint32_t", "double", "double", "double", "uint32_t")
+        pointers = (_ffi.cast(f"{kind} *", a.ctypes.data) for kind, a in zip(kinds, arrays))
+        return _ffi.new("mapping_records *", {"count": len(records)} | dict(zip(COLUMNS, pointers)))
+
+    target = columns("out", out)
+    status = _lib.mapping_add(columns("left", left), columns("right", right), target)
+    if status != _lib.MAPPING_OK:
+        raise MappingError(f"records: expected batches as in csrc/mapping.h, found status {status}")
+    for column in out.columns():
+        # The rest was never written to, so no memory stands behind it.
+        column.resize(target.count, refcheck=False)
+    return out
 
 
 class Kernel:
@@ -184,10 +283,10 @@ class Kernel:
         if not isinstance(intensity, np.ndarray) or intensity.ndim != 3:
             raise TypeError("intensity: expected a NumPy array (frames, rows, columns)")
         rows, columns = intensity.shape[1:]
-        intensity = _exactly("intensity", intensity, np.float64, intensity.shape)
-        variance = _exactly("variance", variance, np.float64, intensity.shape)
+        intensity = exactly("intensity", intensity, np.float64, intensity.shape)
+        variance = exactly("variance", variance, np.float64, intensity.shape)
         if mask is not None:
-            mask = _exactly("mask", mask, np.bool_, intensity.shape)
+            mask = exactly("mask", mask, np.bool_, intensity.shape)
         return self._run(intensity, variance, mask, rays, tables, stationary, place, (rows, columns), columns, 0)
 
     def map_view(self, intensity, variance, rays, tables, stationary, rectangle, mask=None) -> Records:
@@ -207,7 +306,7 @@ class Kernel:
             if len(frames) != len(intensity):
                 raise ValueError(f"{name}: expected {len(intensity)} frames, found {len(frames)}")
             for frame in frames:
-                _exactly(name, frame, np.bool_ if name == "mask" else np.float64, shape)
+                exactly(name, frame, np.bool_ if name == "mask" else np.float64, shape)
         return self._run(
             intensity,
             variance,
@@ -225,10 +324,10 @@ class Kernel:
         if self._context is None:
             raise ValueError("kernel: expected an open kernel, found a closed one")
         frames, (rows, columns) = len(intensity), shape
-        rays = _exactly("rays", rays, np.float64, (rows + 1, columns + 1, 3))
+        rays = exactly("rays", rays, np.float64, (rows + 1, columns + 1, 3))
         positions = 2 ** (self.options.depth + 1) + 1
-        tables = _exactly("tables", tables, np.float64, (frames, positions, 3, 4))
-        stationary = _exactly("stationary", stationary, np.bool_, (frames,))
+        tables = exactly("tables", tables, np.float64, (frames, positions, 3, 4))
+        stationary = exactly("stationary", stationary, np.bool_, (frames,))
 
         def pointers(arrays, kind):
             if arrays is None:

@@ -56,22 +56,12 @@ class Records:
 
 
 def add(left: Records, right: Records) -> Records:
-    """Merge two batches; where both have a voxel the sums are left + right."""
+    """Merge two batches; where both have a voxel the sums are left + right. An empty batch gives the other itself."""
+    from impl.mapping.kernel import add_records  # the only caller of the C library; it needs this module
+
     if not len(left) or not len(right):
         return right if not len(left) else left
-    key = np.concatenate([left.key(), right.key()])
-    order = np.argsort(key, kind="stable")
-    key = key[order]
-    first = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
-    second = np.concatenate([key[1:] == key[:-1], [False]])[first]
-    out = Records.empty(len(first))
-    for name in COLUMNS:
-        column = np.concatenate([getattr(left, name), getattr(right, name)])[order]
-        target = getattr(out, name)
-        target[:] = column[first]
-        if name not in ("chunk", "local"):
-            target[second] += column[first[second] + 1]
-    return out
+    return add_records(left, right)
 
 
 def merge(batches) -> Records:

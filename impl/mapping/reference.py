@@ -105,3 +105,35 @@ def reference_map(grid: Grid, intensity, variance, rays, tables, stationary, dep
         out.contributors[n] = len(samples)
     order = np.argsort(out.key())
     return Records(*(column[order] for column in out.columns()))
+
+
+def correct(
+    counts, variance=None, mask=None, factors=(), static=None, background=None, background_variance=None,
+    static_mask=None,
+):  # fmt: skip
+    """Correct one frame: what correction.Correction.apply gives without repair, pixel by pixel.
+
+    `static_mask` is the correction's `mask`; every operation is one of Python's floats.
+    """
+    from impl.mapping.correction import Corrected
+
+    out = Corrected.empty(counts.shape)
+    for place in np.ndindex(counts.shape):
+        value = float(counts[place])
+        if variance is not None:
+            spread = float(variance[place])
+        else:
+            spread = 0.0 if value <= 0 else value
+        excluded = any(m is not None and bool(m[place]) for m in (mask, static_mask))
+        if background is not None:
+            value -= float(background[place])
+            spread += 0.0 if background_variance is None else float(background_variance[place])
+        if static is not None:
+            s = float(static[place])
+            value, spread = value * s, spread * (s * s)
+        for c, c2, v in factors:
+            added = 0.0 if math.isnan(v) else (value * value) * v
+            value, spread = value * c, spread * c2 + added
+        out.intensity[place], out.variance[place] = value, spread
+        out.mask[place] = excluded or not (math.isfinite(value) and math.isfinite(spread))
+    return out

@@ -1,5 +1,6 @@
 """Builds broken twins of the C library: the same sources with one thing changed, loaded beside the real one."""
 
+import importlib.util
 import subprocess
 import sys
 import sysconfig
@@ -10,7 +11,10 @@ from cffi import FFI
 from impl.mapping import kernel
 
 CSRC = Path(__file__).resolve().parents[3] / "csrc"
-UNITS = ("mapping.c", "mapping_subdivide.c", "mapping_flat_plain.c", "mapping_flat_avx2.c", "mapping_flat_avx512.c")
+specification = importlib.util.spec_from_file_location("harness_csrc_build", CSRC / "build.py")
+build_script = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(build_script)
+UNITS = tuple(build_script.LIBRARIES["mapping"][1])
 
 
 def compiler() -> list[str]:
