@@ -283,14 +283,14 @@ def _along_z(momenta: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return np.concatenate([momenta[:, :1], turned], 1)
 
 
-def weights(jets: Jets, balance: bool) -> np.ndarray:
+def weights(jets: Jets, label: np.ndarray, balance: bool) -> np.ndarray:
     """Weights to train with, float32 (J,): mean 1, and with `balance` both classes weigh the same.
 
     Raises
     ------
-    InputError      without labels, with weights that are negative or sum to 0, or with one class only
+    InputError      weights that are negative or sum to 0, or one class only
     """
-    label, weight = jets.labelled(), jets.weight.astype(np.float64)
+    weight = jets.weight.astype(np.float64)
     if not (np.isfinite(weight).all() and (weight >= 0).all()):
         raise InputError(f"{jets.source}: weight", "numbers of at least 0 to train with", f"{weight.min():g}")
     for value, name in enumerate(CLASSES):

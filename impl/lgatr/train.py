@@ -36,7 +36,7 @@ class Options:
     clip : float                largest norm of all gradients together, 0 for none
     average : float             of the moving average of the weights per step, 0 for none; smaller in the first steps
     held_out, fold : int        jets whose number leaves `fold` when divided by held_out are not trained on
-    permute_labels : bool       labels shuffled among the training jets: nothing can be learnt (a check)
+    permute_labels : bool       labels shuffled among all jets: nothing can be learnt (a check of the evaluation)
     balance : bool              both classes weigh the same
     precision : str             float32, amp or naive-amp
     """
@@ -85,6 +85,14 @@ def split(jets: int, options: Options) -> tuple[np.ndarray, np.ndarray]:
     number = np.arange(jets)
     held = number % options.held_out == options.fold
     return number[~held], number[held]
+
+
+def labels(jets: Jets, options: Options) -> np.ndarray:
+    """The jets' labels, shuffled where the options say so; InputError without any."""
+    label = jets.labelled()
+    if options.permute_labels:
+        label = label[np.random.default_rng([options.seed, 4]).permutation(len(label))]
+    return label
 
 
 def rate_at(step: int, steps: int, options: Options) -> float:
@@ -150,7 +158,7 @@ def step(net: Tagger, sample: Sample, index, label, weight, optimiser, options: 
         with running(options.precision):
             out = net(batch)
         share = float(batch.weight.sum(dtype=torch.float64)) / whole if whole else 1.0
-        one = loss_of(out.float() if out.dtype != torch.float64 else out, batch, "multiclass") * share
+        one = loss_of(out.float() if out.dtype != torch.float64 else out, batch, "multiclass", "jets") * share
         one.backward()
         value += float(one.detach())
         logits.append(out.detach())
@@ -182,13 +190,12 @@ def train(jets: Jets, config: Config, options: Options, folder, resume: bool = F
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    label, weight = jets.labelled(), weights(jets, options.balance)
+    label = labels(jets, options)
+    weight = weights(jets, label, options.balance)
     training, held = split(len(jets), options)
+    training = training[weight[training] > 0]
     sample = Sample(jets, config.items, config.lightcone)
     net = made(sample, config, training, options, **kinds)
-    if options.permute_labels:
-        label = label.copy()
-        label[training] = np.random.default_rng([options.seed, 4]).permutation(label[training])
     optimiser, average = optimiser_of(net, options), Average(net, options.average)
     run, first = Run(net, folder), 0
     if resume:
@@ -258,12 +265,7 @@ def made(sample: Sample, config: Config, training, options: Options, **kinds) ->
     seed_everything(options.seed)
     if config.net == "gnn" and options.precision != "float32":
         raise InputError("train: precision", "float32 for the net gnn", options.precision)
-    dtype = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        net = Tagger(config, **kinds)
-    finally:
-        torch.set_default_dtype(dtype)
+    net = Tagger(config, **kinds)
     if config.net == "gnn":
         net.net.fit(sample.batch(training[:20000]))
     return net
