@@ -93,7 +93,7 @@ def load(path: str | os.PathLike, where: str) -> tuple[Map | Model, dict[str, np
     Raises ConfigurationError with one sentence that begins with `where` for anything that is no such file.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, AttributeError, EOFError, TypeError, zipfile.BadZipFile) as error:
         found = "no file" if isinstance(error, FileNotFoundError) else "something else"
@@ -105,6 +105,7 @@ def load(path: str | os.PathLike, where: str) -> tuple[Map | Model, dict[str, np
 
 def read(arrays: dict[str, np.ndarray], where: str) -> Map | Model:
     """Arrays by name -> a map or a model, checked; raises ConfigurationError, one sentence."""
+    arrays = {name: np.asarray(array) for name, array in arrays.items()}
     if "value" in arrays and "score" in arrays:
         raise ConfigurationError(
             sentence(where, "'value' (a map) or 'score' (a model)", "both", "write one file of one kind")
@@ -270,8 +271,9 @@ def log_chances(score: np.ndarray) -> np.ndarray:
 def metrics(score: np.ndarray, label: np.ndarray, weight: np.ndarray) -> dict[str, float | None]:
     """auc (macro, one class against the rest, over the classes that have one), accuracy and log_loss, all weighted."""
     log_chance = log_chances(score)
+    ranked = np.round(log_chance, 12)  # equal differences of logits are ties, whatever the softmax rounded
     classes = range(1, 2) if score.ndim == 1 else range(log_chance.shape[1])
-    areas = [auc(log_chance[:, one] if score.ndim == 2 else score, label == one, weight) for one in classes]
+    areas = [auc(ranked[:, one] if score.ndim == 2 else score, label == one, weight) for one in classes]
     known = [area for area in areas if area is not None]
     right = decided(score) == label
     return {

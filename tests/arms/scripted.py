@@ -23,6 +23,15 @@ fork          works in `workers` forked processes that burn `burn` CPU seconds e
 lie           says `seconds` by a clock that it claims to be the wall's
 error         says that its input is wrong (in the header's place)
 memory        takes memory until it gets none
+
+writes        what `values` gives, of `rows` keys
+------------  ---------------------------------------------------------------------------------------------
+none          nothing: the arm cannot
+map           values 10 with variance 4 and 25 contributors, alternately up and down by `shift` error bars
+model         log odds of two classes, drawn from `seed`; those of a share `shift` are turned round
+broken        a map without weights
+other         a model that says another seed than it was given
+missing       a map without a share `shift` of its keys
 """
 
 import hashlib
@@ -93,6 +102,8 @@ class Scripted(worker.Workload):
         "by": 0.22,
         "workers": 2,
         "burn": 0.0,
+        "writes": "none",
+        "shift": 0.0,
     }
 
     def __init__(self, parameters):
@@ -151,6 +162,33 @@ class Scripted(worker.Workload):
         scale = 1 + self.parameters["by"] if self.bad and self.parameters["does"] == "off" else 1.0
         keys = hashlib.sha256(b"%d %s" % (self.parameters["rows"], output)).hexdigest()[:32]
         return {"work": self.parameters["rows"], "digests": {"keys": keys}, "totals": {"sum": 1234.5 * scale}}
+
+    def values(self, path):
+        given = self.parameters
+        if given["writes"] == "none":
+            return super().values(path)
+        import numpy as np
+
+        key = np.arange(given["rows"])
+        if given["writes"] in ("model", "other"):
+            seed = given["seed"] + (given["writes"] == "other")
+            random = np.random.default_rng(given["seed"])
+            label = random.integers(0, 2, len(key))
+            score = (2 * label - 1) + random.normal(0, 2, len(key))
+            turned = random.random(len(key)) < given["shift"]
+            np.savez(
+                path, score=np.where(turned, -score, score), label=label, weight=np.ones(len(key)), key=key, seed=seed
+            )
+            return {"seed": seed}
+        if given["writes"] == "missing":
+            key = key[: round(len(key) * (1 - given["shift"]))]
+        by = given["shift"] * 2.0 if given["writes"] == "map" else 0.0
+        arrays = {"key": key, "value": 10 + by * (-1.0) ** key, "variance": np.full(len(key), 4.0)}
+        arrays |= {"weight": np.ones(len(key)), "contributors": np.full(len(key), 25.0)}
+        if given["writes"] == "broken":
+            del arrays["weight"]
+        np.savez(path, **arrays)
+        return {"rows": len(key)}
 
     def close(self):
         if self.parameters["does"] == "ignore-close":
