@@ -304,19 +304,24 @@ def settle(entries: list[AnyEntry]) -> list[AnyEntry]:
 
 
 def _entries(path: Path, lines: list[bytes]) -> Iterator[AnyEntry]:
+    """Entries line by line; one that was cut is no damage where the record ends after it, or was gone on with."""
+    cut: ConfigurationError | None = None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            yield decode(line)
+            entry = decode(line)
         except msgspec.ValidationError as error:
             raise ConfigurationError(
                 sentence(f"{path}: line {number}", f"an entry of schema {SCHEMA}", str(error))
             ) from None
         except msgspec.DecodeError as error:
-            if "truncated" in str(error) and not line.rstrip().endswith(b"}"):
-                continue
-            raise ConfigurationError(sentence(f"{path}: line {number}", "one JSON object", str(error))) from None
+            cut = cut or ConfigurationError(sentence(f"{path}: line {number}", "one JSON object", str(error)))
+            continue
+        if cut is not None and not (isinstance(entry, Note) and entry.about == "resumed"):
+            raise cut
+        cut = None
+        yield entry
 
 
 def of(entries: Iterable[AnyEntry], kind: type) -> list:
