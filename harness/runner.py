@@ -131,6 +131,7 @@ class Runner:
             return records.End(state="complete", message=step.reason)
         unit = self._next_unit()
         self._values.clear()
+        self._headers.clear()  # with a seed for each unit, headers of two units differ
         run = {"process": self._run_pair, "accuracy": self._run_values}.get(self.plan["mode"], self._run_block)
         state = run(unit)
         self._write(records.Unit(unit=unit, state=state))
