@@ -102,6 +102,20 @@ class Lock:
         self._file.close()
 
 
+def holder(folder: Path) -> int | None:
+    """The process that maps into a scratch folder now, None without one."""
+    try:
+        with (folder / "lock").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                text = file.read().strip()
+                return int(text) if text.isdigit() else 0
+    except OSError:
+        pass
+    return None
+
+
 class _Progress:
     """Of one (grid, range): how many of its calls are in parts, and what waits in memory."""
 
@@ -119,10 +133,11 @@ class Router:
     plan : Plan
     grids : list of str    names
     say : callable         told one sentence for everything that was found unfit
+    look : bool            only look: nothing is made, deleted or read in full
     """
 
-    def __init__(self, folder, plan: Plan, grids, say=lambda text: None):
-        self.folder, self.plan, self.grids = Path(folder), plan, tuple(grids)
+    def __init__(self, folder, plan: Plan, grids, say=lambda text: None, look: bool = False):
+        self.folder, self.plan, self.grids, self._look = Path(folder), plan, tuple(grids), look
         self._lock = threading.Lock()  # of the waiting batches
         self._turn = threading.Lock()  # of the levels: one thread adds at a time
         self._waiting, self._claimed, self._failure = {}, set(), None
@@ -138,8 +153,9 @@ class Router:
     def _recover(self, grid: str, say) -> None:
         folder = self.folder / grid
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            found = sorted(folder.iterdir())
+            if not self._look:
+                folder.mkdir(parents=True, exist_ok=True)
+            found = sorted(folder.iterdir()) if folder.exists() else []
         except OSError as error:
             raise StorageError(folder, "a folder for parts", error.strerror or str(error), "check `scratch`") from None
         files = {}
@@ -148,27 +164,32 @@ class Router:
             if match:
                 files.setdefault(int(match[1]), {})[int(match[2])] = path
             elif path.name.endswith(".tmp"):
-                path.unlink()
+                self._delete(path)
         for number, (first, last) in enumerate(self.plan.ranges):
             state = self._state[grid, number] = _Progress(last - first)
             there = files.pop(number, {})
             while (path := there.pop(len(state.parts), None)) is not None:
                 try:
                     part = Part(path)
-                    part.verify()
+                    if not self._look:
+                        part.verify()
                     self._fits(part, grid, number, first + state.done)
                 except StorageError as error:
                     say(str(error))
-                    path.unlink()
+                    self._delete(path)
                     break
                 state.parts.append(part)
                 state.done += part.footer["calls"][1] - part.footer["calls"][0]
             for path in there.values():
                 say(f"{path}: expected the parts before it, found one missing; its frames are mapped again")
-                path.unlink()
+                self._delete(path)
         for path in (path for there in files.values() for path in there.values()):
             say(f"{path}: expected {len(self.plan.ranges)} ranges, found a part of another; deleted")
-            path.unlink()
+            self._delete(path)
+
+    def _delete(self, path: Path) -> None:
+        if not self._look:
+            path.unlink(missing_ok=True)
 
     def _fits(self, part: Part, grid: str, number: int, call: int) -> None:
         """Raise unless a part is the next one of its range."""
@@ -196,6 +217,12 @@ class Router:
         number = self.plan.range_of(call)
         place = call - self.plan.ranges[number][0]
         return tuple(grid for grid in self.grids if self._state[grid, number].done <= place)
+
+    @property
+    def taken(self) -> int:
+        """Calls that left the waiting room, counted from this start."""
+        with self._lock:
+            return self._next
 
     def frames_covered(self) -> int:
         """Frames that lie in parts of every grid."""
@@ -319,11 +346,12 @@ def duplicates(frames: list[dict]) -> list[tuple[int, int]]:
     return out
 
 
-def finalise(job_digest: str, frames, routers: list[Router], grid: str, path, window: int = 1 << 20) -> dict:
+def finalise(job_digest: str, frames, routers: list[Router], grid: str, path, window: int = 1 << 20, stop=None) -> dict:
     """Add up the parts of a grid over all shares of a job into one file of records; returns its footer.
 
-    Parts add in the order of the frames. Raises StorageError where a part is damaged, belongs to another job, or frames
-    are missing or covered twice.
+    window is about how many rows are in memory; stop.check() is called between two windows. Parts add in the order
+    of the frames. Raises StorageError where a part is damaged, belongs to another job, or frames are missing or
+    covered twice.
     """
     parts = sorted((p for router in routers for p in router.parts(grid)), key=lambda p: p.footer["frames"][0]["frame"])
     facts = [fact for part in parts for fact in part.footer["frames"]]
@@ -340,6 +368,8 @@ def finalise(job_digest: str, frames, routers: list[Router], grid: str, path, wi
         summary.include(part.footer)
     with Writer(path) as writer:
         for records in merged(parts, window):
+            if stop is not None:
+                stop.check()
             writer.append(records)
         found = writer.summary.facts()
         for name in ("contributors", "fingerprint"):

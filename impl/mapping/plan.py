@@ -64,7 +64,8 @@ def layout(
     rays = pixels * 24
     cached = rays <= budget // 8
     spare = budget - BASELINE - static - reading - accumulators - (rays if cached else 0)
-    row = columns * (per_sample + (0 if cached else 24))
+    # A worker has one kernel a grid, and each keeps its memory between calls.
+    row = columns * (per_sample * grids + (0 if cached else 24))
     least = 2 * buffer + row
     if spare < least:
         need = (budget - spare + least) * 4 // 3
@@ -117,6 +118,7 @@ class Plan:
     frames_per_call : int       as chosen
     evidence : str              why
     workers, threads, in_flight, readers, work_block, kernel_bytes, flush_bytes, rays_cached    see Layout
+    library : str               digest of the sources of the C library that maps
     association : str
     """
 
@@ -135,6 +137,7 @@ class Plan:
     kernel_bytes: int
     flush_bytes: int
     rays_cached: bool
+    library: str
     association: str = ASSOCIATION
 
     def __post_init__(self):
@@ -208,14 +211,15 @@ def share_of(frames, share: tuple[int, int]) -> list[int]:
     return frames[len(frames) * (index - 1) // count : len(frames) * index // count]
 
 
-def cut_ranges(frames, frames_per_call: int, checkpoints: int):
+def cut_ranges(frames, frames_per_call: int, checkpoints: int, breaks=()):
     """(calls, ranges) of frames in order: checkpoints of whole calls, as equal as that allows.
 
-    No call goes over a gap between frames, where one is excluded.
+    No call goes over a gap between frames, where one is excluded, or over a frame of `breaks`, where the scan jumps.
     """
-    calls = []
+    calls, breaks = [], set(breaks)
     for frame in frames:
-        if calls and len(calls[-1]) < frames_per_call and frame == calls[-1][-1] + 1:
+        follows = calls and frame == calls[-1][-1] + 1 and frame not in breaks
+        if follows and len(calls[-1]) < frames_per_call:
             calls[-1].append(frame)
         else:
             calls.append([frame])

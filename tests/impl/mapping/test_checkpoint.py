@@ -57,7 +57,7 @@ def make_plan(frames=range(16), frames_per_call=2, checkpoints=3, flush_bytes=1 
     given = {
         "job": JOB, "share": (1, 1), "calls": calls, "ranges": ranges, "bands": ((0, 4),), "evidence": "given",
         "frames_per_call": frames_per_call, "workers": 1, "threads": 1, "in_flight": 2, "readers": 1, "work_block": 0,
-        "kernel_bytes": 1, "flush_bytes": flush_bytes, "rays_cached": True,
+        "kernel_bytes": 1, "flush_bytes": flush_bytes, "rays_cached": True, "library": "c" * 64,
     }  # fmt: skip
     return plan.Plan(**given | changed)
 
@@ -482,6 +482,7 @@ def test_calls_keep_size_gaps_and_ranges():
     calls, ranges = plan.cut_ranges([0, 1, 2, 3, 4, 6, 7, 8], 2, 3)
     assert calls == ((0, 1), (2, 3), (4,), (6, 7), (8,))
     assert ranges == ((0, 1), (1, 3), (3, 5))
+    assert plan.cut_ranges(range(6), 4, 1, breaks=(3,))[0] == ((0, 1, 2), (3, 4, 5))
     calls, ranges = plan.cut_ranges(range(100), 4, 10)
     assert sum(map(len, calls)) == 100
     assert len(ranges) == 10
