@@ -55,6 +55,7 @@ def count(
     speaks_protocol: bool,
     timeout: float,
     warmup: int = 1,
+    stdin: str | os.PathLike | None = None,
 ) -> Count:
     """Count one run; the caller makes three and compares them.
 
@@ -63,7 +64,8 @@ def count(
 
     Parameters
     ----------
-    timeout : s    the scenario's, lengthened here by SLOWDOWN
+    timeout : s             the scenario's, lengthened here by SLOWDOWN
+    stdin : path or None    a file for a command's standard input; None: empty
 
     Raises
     ------
@@ -78,13 +80,13 @@ def count(
     alone = {name: value for name, value in ONE_THREAD.items() if name not in os.environ}
     overlay = {**alone, **environment, **FIXED}
     if not speaks_protocol:
-        return _run(command, cwd, overlay, None, warmup, timeout)
+        return _run(command, cwd, overlay, None, warmup, timeout, stdin)
     one = _run(command, cwd, overlay, 1, warmup, timeout)
     two = _run(command, cwd, overlay, 2, warmup, timeout)
     return Count(two.instructions - one.instructions, two.forked)
 
 
-def _run(command, cwd, environment, iterations: int | None, warmup: int, timeout: float) -> Count:
+def _run(command, cwd, environment, iterations: int | None, warmup: int, timeout: float, stdin=None) -> Count:
     """The whole process's count; iterations None: a command."""
     patience = timeout * SLOWDOWN
     with tempfile.TemporaryDirectory(prefix="harness-callgrind-") as folder:
@@ -97,7 +99,12 @@ def _run(command, cwd, environment, iterations: int | None, warmup: int, timeout
             *command,
         ]
         with ArmProcess(
-            words, cwd=cwd, environment=environment, speaks_protocol=iterations is not None, fixed_layout=True
+            words,
+            cwd=cwd,
+            environment=environment,
+            speaks_protocol=iterations is not None,
+            stdin=stdin,
+            fixed_layout=True,
         ) as process:
             if iterations is None:
                 process.wait(patience)

@@ -439,6 +439,7 @@ class Runner:
                 speaks_protocol=described.speaks_protocol,
                 timeout=self.question.timeout,
                 warmup=self.plan["warmup"],
+                stdin=self.resolved.stdin,
             )
         if found.forked:
             self._note("forked", arm, f"arm '{described.name}': {found.forked} forked processes are not counted")

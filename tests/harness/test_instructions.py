@@ -56,6 +56,18 @@ def test_programs_that_a_command_starts_count_and_mere_forks_do_not():
 
 
 @needs_valgrind
+def test_a_command_reads_its_standard_input(tmp_path):
+    path = tmp_path / "given"
+    path.write_text("here")
+    command = ["sh", "-c", 'read -r word || test "$word" = here']
+    assert instructions.count(
+        command, cwd="/", environment={}, speaks_protocol=False, timeout=60, stdin=path
+    ).instructions
+    with pytest.raises(VoidSlot, match="exit"):
+        count(command)
+
+
+@needs_valgrind
 def test_linear_algebra_gets_one_thread_unless_somebody_chose(monkeypatch):
     """OpenBLAS's idle threads spin, which alone varies the count of `import numpy` by millions."""
     for variable in instructions.ONE_THREAD:
