@@ -11,11 +11,11 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from harness.arms import Arm
+from harness.process import temporary
 from harness.revision import PLACE
 
 #: what every arm gets unless it is set
@@ -43,12 +43,8 @@ def environment(arm: Arm, root: Path, cold: bool) -> Iterator[dict[str, str]]:
         if name not in arm.environment:
             places.append(place)
             found[name] = str(place)
-    try:
+    with temporary(*places) if cold else contextlib.nullcontext():
         yield {**found, **arm.environment}
-    finally:
-        if cold:
-            for place in places:
-                shutil.rmtree(place, ignore_errors=True)
 
 
 def _key(arm: Arm) -> str:

@@ -3,7 +3,9 @@
 `python -I -S guard.py FAMILY` waits for the end of its standard input, whose other end only the harness holds: it
 comes when the harness ends, however that happens. Then every process whose mark (see process.py) begins with
 FAMILY, and everything below it, gets SIGTERM and half a second later SIGKILL, until none is left. After an orderly
-end there is none. It imports nothing but os, signal, sys and time: it must be small and start at once.
+end there is none. What is read until then names temporary files and folders, `+PATH` and a zero byte when one is begun,
+`-PATH` when it is gone: those that are left are removed, once no process is left to write into them. It imports nothing
+but os, signal, sys and time before that: it must be small and start at once.
 """
 
 import os
@@ -72,10 +74,36 @@ def end(family):
         time.sleep(0.02)
 
 
+def listen(handle):
+    """Read until the end; the paths that were begun and not ended."""
+    heard = b""
+    while chunk := os.read(handle, 65536):
+        heard += chunk
+    left = {}
+    for said in heard.split(b"\0")[:-1]:
+        left.pop(said[1:], None)
+        if said[:1] == b"+":
+            left[said[1:]] = True
+    return list(left)
+
+
+def remove(paths):
+    """Remove files and folders that may be there."""
+    import shutil
+
+    for path in paths:
+        try:
+            os.unlink(path)
+        except OSError:
+            shutil.rmtree(path, ignore_errors=True)
+
+
 if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.write(1, b".")
     os.close(1)
-    os.read(0, 1)
+    left = listen(0)
     end(int(sys.argv[1]))
+    if left:
+        remove(left)

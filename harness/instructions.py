@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness import protocol
 from harness.errors import UnfitError, sentence
-from harness.process import ArmProcess, VoidSlot
+from harness.process import ArmProcess, VoidSlot, temporary
 
 #: how much longer an arm may take under callgrind
 SLOWDOWN = 100.0
@@ -89,7 +89,8 @@ def count(
 def _run(command, cwd, environment, iterations: int | None, warmup: int, timeout: float, stdin=None) -> Count:
     """The whole process's count; iterations None: a command."""
     patience = timeout * SLOWDOWN
-    with tempfile.TemporaryDirectory(prefix="harness-callgrind-") as folder:
+    folder = tempfile.mkdtemp(prefix="harness-callgrind-")
+    with temporary(folder):
         words = [
             "valgrind",
             "--tool=callgrind",

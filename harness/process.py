@@ -4,7 +4,8 @@ Every arm gets a session of its own, and everything that descends from it carrie
 resource limit (RLIMIT_LOCKS has had no effect since Linux 2.4.25) that fork and exec hand down and that no change of
 session, parent or environment takes away. The harness makes itself a subreaper, so that orphans come back to it.
 So the tree can be found and ended although parts of it were daemonised; and should the harness itself be killed, a
-small guard process (guard.py) that waits for just this ends whatever carries one of its marks.
+small guard process (guard.py) that waits for just this ends whatever carries one of its marks, and removes what was
+temporary.
 
 Nothing runs beside the wait for an answer: no thread, no timer. Pipes are drained by the same poll that waits.
 
@@ -194,6 +195,42 @@ def _start_guard(family: int) -> tuple[int, int]:
     os.read(hears, 1)
     os.close(hears)
     return pid, watched
+
+
+@contextlib.contextmanager
+def guarded():
+    """What is started inside, and all that descends from it, is ended should the harness be killed."""
+    with _starting:
+        _become_parent()
+        with _inherited(_new_mark(), None, False):
+            yield
+
+
+@contextlib.contextmanager
+def temporary(*paths: str | os.PathLike):
+    """Files or folders that are gone at the end, even should the harness be killed meanwhile.
+
+    They may be made inside, or be there already; named from the root of the file system.
+    """
+    with _starting:
+        _become_parent()
+    _tell_guard("+", paths)
+    try:
+        yield
+    finally:
+        for path in map(Path, paths):
+            try:
+                path.unlink()
+            except OSError:
+                shutil.rmtree(path, ignore_errors=True)
+        _tell_guard("-", paths)
+
+
+def _tell_guard(sign: str, paths: Iterable[str | os.PathLike]) -> None:
+    if _guard is not None:
+        for path in paths:
+            with contextlib.suppress(BrokenPipeError):  # somebody ended it
+                os.write(_guard[1], sign.encode() + os.fsencode(path) + b"\0")
 
 
 def _new_mark() -> int:

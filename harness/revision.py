@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import ConfigurationError, UnfitError, sentence
+from harness.process import guarded, temporary
 
 PLACE = ".harness"
 SITE = Path(PLACE) / "site"
@@ -203,16 +204,13 @@ def _snapshot(root: Path, top: Path) -> tuple[str, str, bool]:
         )
     index = home(root) / f"index.{os.getpid()}"
     own = Path(top, _git(top, "rev-parse", "--git-path", "index"))
-    try:
+    with temporary(index, index.with_name(f"{index.name}.lock")):
         if own.exists():
             shutil.copy2(own, index)
         _git(top, "add", "-u", "--", ".", GIT_INDEX_FILE=str(index))
         # not by `git add`, which refuses to leave out what is ignored anyway
         _git(top, "update-index", "--add", "-z", "--stdin", given="\0".join(sizes), GIT_INDEX_FILE=str(index))
         tree = _git(top, "write-tree", GIT_INDEX_FILE=str(index))
-    finally:
-        index.unlink(missing_ok=True)
-        index.with_name(f"{index.name}.lock").unlink(missing_ok=True)
     if tree == _git(top, "rev-parse", "HEAD^{tree}"):
         return head, head, False
     # the same content is the same commit, whoever makes it and whenever
@@ -410,15 +408,16 @@ def _build(words: list[str], folder: Path, environment: dict[str, str], log: Pat
         file.write(f"$ {' '.join(words)}\n".encode())
         file.flush()
         try:
-            process = subprocess.Popen(
-                words,
-                cwd=folder,
-                env={**os.environ, "PATH": path, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            with guarded():
+                process = subprocess.Popen(
+                    words,
+                    cwd=folder,
+                    env={**os.environ, "PATH": path, **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
         except OSError as error:
             raise UnfitError(
                 f"nothing was measured: the build of {who} could not start: {error.strerror} ({words[0]})"

@@ -1,7 +1,11 @@
-"""The harness killed at any moment: the record reads, the comparison goes on with its coins, no process is left."""
+"""The harness ended at any moment: the record reads, the comparison goes on with its coins, no process is left."""
 
+import json
 import os
 import random
+import re
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -123,6 +127,41 @@ def unfinished(folder):
     return found
 
 
+def interrupt_often(folder, times, seed):
+    """Interrupt one comparison again and again, resuming it in between; it ends in order every time."""
+    chance = random.Random(seed)
+    (folder / "scenarios").mkdir()
+    (folder / "scenarios" / "killed.toml").write_text(SCENARIO)
+    record, interrupted = None, 0
+    while interrupted < times:
+        running = start(folder, *(("--resume", record) if record else ()))
+        try:
+            out, err = running.communicate(timeout=chance.uniform(0.05, 2.5))
+            assert running.returncode == 0, out + err
+        except subprocess.TimeoutExpired:
+            running.send_signal(signal.SIGINT)
+            out, err = running.communicate()
+            interrupted += 1
+            assert running.returncode in (0, 130, -signal.SIGINT), out + err  # before Python can catch it, or too late
+            assert (running.returncode == -signal.SIGINT) or "Traceback" not in err, err
+        assert left(folder) == []
+        record = unfinished(folder)
+        if running.returncode == 130 and record:
+            last = records.read(record)[-1]
+            assert isinstance(last, records.Comparison) or last == records.End(
+                state="interrupted", message="by the user"
+            )
+
+
+def test_an_interrupt_at_any_moment_leaves_a_record_that_goes_on(tmp_path):
+    interrupt_often(tmp_path, 4, seed=3)
+
+
+@pytest.mark.slow
+def test_a_hundred_interrupts_at_random_moments_leave_a_record_that_goes_on(tmp_path):
+    interrupt_often(tmp_path, 100, seed=4)
+
+
 def test_three_kills_leave_a_record_that_goes_on_and_no_process(tmp_path):
     kill_often(tmp_path, 3, seed=1)
 
@@ -130,3 +169,115 @@ def test_three_kills_leave_a_record_that_goes_on_and_no_process(tmp_path):
 @pytest.mark.slow
 def test_a_hundred_kills_at_random_moments_leave_a_record_that_goes_on_and_no_process(tmp_path):
     kill_often(tmp_path, 100, seed=2)
+
+
+HANGS = f"""\
+# Does a hang, and a killed harness, leave a comparison that finishes?
+[scenario]
+name = "killed"
+question = "Does a comparison survive a hang and a kill?"
+workload = ["python", "{ROOT / "tests" / "arms" / "scripted.py"}"]
+metric = "seconds"
+fingerprint = "exact"
+timeout = 2.0
+[parameters]
+noise = 0.01
+[arms.a]
+[arms.b]
+does = "hang"
+at = 0
+state = "launches"
+launch = 4
+seed = 1
+[schedule]
+mode = "process"
+pairs = 10
+warmup = 0
+seed = {SEED}
+"""
+
+
+def test_a_hang_and_a_kill_leave_a_comparison_that_finishes_with_its_coins(tmp_path):
+    """B hangs in its fifth run, the harness is killed in the ninth pair; then it is gone on with."""
+    (tmp_path / "scenarios").mkdir()
+    (tmp_path / "scenarios" / "killed.toml").write_text(HANGS)
+    running = start(tmp_path)
+    while True:
+        (record,) = [*(tmp_path / "reports").glob("killed/*/records.jsonl")] or [None]
+        if record and record.read_bytes().count(b'"kind":"unit"') >= 8:
+            break
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.002)
+    running.kill()
+    running.communicate()
+    assert left(tmp_path) == []
+    before = records.read(record)
+    (void,) = records.of(before, records.Void)
+    assert (void.arm, void.reason, void.unit) == ("b", "timeout", 4)
+    assert "expected an answer to 'iterate' within 2 s, found none" in void.message
+    assert len(re.findall(r"time\.sleep|sleep \(|_hang|wait", void.stacks)) >= 1
+    assert void.stacks.count("Thread ") >= 2
+    done = start(tmp_path, "--resume", record.parent)
+    out, err = done.communicate()
+    assert done.returncode == 0, out + err
+    assert left(tmp_path) == []
+    after = records.read(record)
+    for unit in range(11):
+        plan = schedule.plan_unit(SEED, unit, "process", 1)
+        launches = [entry.arm.upper() for entry in records.of(after, records.Launch) if entry.unit == unit]
+        assert plan.launch.startswith("".join(launches[:2]))
+    kept = [slot for slot in records.of(before, records.Slot) if slot.unit < 8]
+    assert [slot for slot in records.of(after, records.Slot) if slot.unit < 8] == kept
+    summary = json.loads((record.parent / "summary.json").read_text())
+    assert summary["units"]["kept"] == 10
+    assert summary["voids"] == {"a": {}, "b": {"timeout": 1}}
+    low, high = summary["void_shares"]["b"]["low"], summary["void_shares"]["b"]["high"]
+    assert (summary["void_shares"]["b"]["void"], summary["void_shares"]["b"]["of"]) == (1, 11)
+    assert (round(low, 4), round(high, 4)) == (0.0023, 0.4128)  # scipy.stats.beta.ppf(.025, 1, 11), (.975, 2, 10)
+    page = (record.parent / "report.md").read_text()
+    assert "1 × a hang" in page
+    assert "B: 1 of 11 (between 0.23 % and 41 %, 95 %)" in (record.parent / "report.html").read_text()
+    assert all(line in page for line in void.stacks.splitlines()[:3])
+
+
+TEMPORARY = {
+    "callgrind": ("scenario.metric", "instructions", "harness-callgrind-*"),
+    "compilers' caches": ("scenario.metric", "startup_seconds", "inductor/*"),
+}
+
+
+@pytest.mark.parametrize("what", TEMPORARY)
+def test_a_killed_harness_leaves_no_temporary_tree(tmp_path, what):
+    key, metric, pattern = TEMPORARY[what]
+    if metric == "instructions" and shutil.which("valgrind") is None:
+        pytest.skip("valgrind is not installed")
+    place, project = tmp_path / "temporary", tmp_path / "project"
+    place.mkdir()
+    project.mkdir()
+    program = project / "program.py"
+    program.write_text(
+        "import os, time\n"
+        "os.makedirs(os.environ['TORCHINDUCTOR_CACHE_DIR'] + '/deep/er', exist_ok=True)\n"
+        "time.sleep(60)\n"
+    )
+    words = ["ab", f"{sys.executable} {program} 1", f"{sys.executable} {program} 2", "--quiet", "--pairs", "3"]
+    words += ["-s", f'{key}="{metric}"', "-s", 'scenario.fingerprint="none"']
+    # the count comes after a plain run, which must end soon
+    if metric == "instructions":
+        program.write_text("import os, time\nif 'HARNESS_COUNTS_INSTRUCTIONS' in os.environ: time.sleep(60)\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(place), "TORCHINDUCTOR_CACHE_DIR": ""}
+    if metric == "startup_seconds":
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(place / "inductor")
+    running = subprocess.Popen([sys.executable, "-m", "harness", *words], cwd=project, env=environment)
+    while not (found := list(place.glob(pattern))):
+        assert running.poll() is None
+        time.sleep(0.01)
+    assert found
+    running.kill()
+    running.wait()
+    assert left(project) == []
+    for _ in range(100):
+        if not list(place.glob(pattern)):
+            break
+        time.sleep(0.02)
+    assert list(place.glob(pattern)) == []

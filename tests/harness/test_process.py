@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness import load, protocol
+from harness import process as process_module
 from harness.errors import ConfigurationError, UnfitError
 from harness.process import ArmProcess, VoidSlot, patience
 
@@ -477,6 +478,52 @@ def reap(pids):
     for pid in pids:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
+
+
+TEMPORARY = """
+import sys
+from harness import process
+gone, kept, file, started = sys.argv[2:]
+with process.temporary(gone): pass
+with process.guarded():
+    import subprocess
+    build = subprocess.Popen(['sleep', '600'], start_new_session=True)
+with process.temporary(kept, file):
+    import os
+    os.makedirs(kept + '/a/b'); open(kept + '/a/b/c', 'w').close(); open(file, 'w').close(); os.makedirs(gone)
+    if sys.argv[1] == 'unguarded':
+        process._tell_guard('-', (kept, file))
+    print(build.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", ["guarded", "unguarded"])
+def test_what_is_temporary_is_gone_after_a_kill_and_what_is_not_stays(tmp_path, how):
+    """Unguarded is the broken twin: the guard is told that all is gone."""
+    paths = [tmp_path / name for name in ("gone é\n", "kept", "file")]
+    words = [sys.executable, "-c", TEMPORARY, how, *map(str, paths), ""]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        build = int(running.stdout.readline())
+        assert all(path.exists() for path in paths)
+        running.kill()
+    expected = paths[:1] if how == "guarded" else paths
+    for _ in range(250):
+        if [path for path in paths if path.exists()] == expected and not living([build]):
+            break
+        time.sleep(0.02)
+    assert [path for path in paths if path.exists()] == expected
+    assert living([build]) == []
+    reap([build])
+
+
+def test_what_is_temporary_is_gone_in_the_end(tmp_path):
+    paths = [tmp_path / name for name in ("folder", "file", "never made")]
+    with process_module.temporary(*paths):
+        (paths[0] / "below").mkdir(parents=True)
+        paths[1].write_text("x")
+    assert not any(path.exists() for path in paths)
 
 
 def test_without_its_guard_a_killed_harness_would_leave_its_arms():
