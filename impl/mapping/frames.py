@@ -144,20 +144,20 @@ def content_digest(counts) -> str:
     return f"{name}:{made.hexdigest()}"
 
 
-def excluded(counts, sentinels=None, saturation=None):
+def excluded(counts, sentinels=None, saturation=None, least=None):
     """Pixels that were not measured: bool (rows, columns), or None where there are none.
 
-    sentinels None means: -1 and -2 of signed integers, the largest value of unsigned ones of 32 bits or more, and what
-    is not finite of floats.
+    sentinels None means: -1 and -2 of signed integers, the largest value of unsigned ones (of 32 bits or more the
+    largest two). What is not finite, below `least` or at least `saturation` is excluded too.
     """
     kind = counts.dtype.kind
     mask = None
     if sentinels is None:
         if kind == "i":
             sentinels = SIGNED_SENTINELS
-        elif kind == "u" and counts.dtype.itemsize >= 4:
+        elif kind == "u":
             top = int(np.iinfo(counts.dtype).max)
-            sentinels = (top, top - 1)
+            sentinels = (top, top - 1) if counts.dtype.itemsize >= 4 else (top,)
         else:
             sentinels = ()
     limits = np.iinfo(counts.dtype) if kind in "iu" else None
@@ -173,6 +173,9 @@ def excluded(counts, sentinels=None, saturation=None):
         found = counts >= (
             saturation if limits is None else min(max(math.ceil(saturation), limits.min), limits.max + 1)
         )
+        mask = found if mask is None else mask | found
+    if least is not None:
+        found = counts < (least if limits is None else min(max(math.ceil(least), limits.min), limits.max))
         mask = found if mask is None else mask | found
     return mask if mask is not None and mask.any() else None
 
@@ -266,6 +269,9 @@ class Stack:
     def limit(self, frame: int) -> float | None:
         """Counts of at least this are saturated, as the data say it."""
 
+    def least(self, frame: int) -> float | None:
+        """Counts below this are none, as the data say it."""
+
     def counts(self, frame: int):
         """Counts of a frame as they lie in the file, and its variance or None."""
         raise NotImplementedError
@@ -290,7 +296,7 @@ class Stack:
             counts = counts.astype(counts.dtype.newbyteorder("="))
         limits = [limit for limit in (self.input.saturation, self.limit(frame)) if limit is not None]
         saturation = min(limits) if limits else None
-        mask = excluded(counts, self.input.sentinels, saturation)
+        mask = excluded(counts, self.input.sentinels, saturation, self.least(frame))
         if self.static_mask is not None:
             mask = self.static_mask if mask is None else mask | self.static_mask
         return Frame(counts, mask, variance, content_digest(counts))
@@ -429,6 +435,16 @@ def expand(given: Input) -> tuple[Path, ...]:
             raise SourceError(f"{given.job}: input.files", "files", f"none for '{path}'", "check the pattern")
         out += found
     return tuple(out)
+
+
+def data_files(given: Input) -> list[Path]:
+    """Every file that the frames come from, those that HDF5 files link to included."""
+    paths = list(expand(given))
+    if given.format == "hdf5":
+        from impl.mapping.nexus import linked_files
+
+        paths += linked_files(given, paths)
+    return paths
 
 
 def natural(name: str) -> list:

@@ -158,6 +158,8 @@ def resolve(
             source = f"centres from {read.source}, {given.exposure if given else ''}"
         else:
             start, end, source = read.start, read.end, read.source
+            if np.array_equal(start, end):
+                source += "; the axis stood still" if np.ptp(start) == 0 else "; the axis stood still in each frame"
     else:
         start, end = given_bounds(name, given, frames, job)
         source = "given by the job"
@@ -179,9 +181,7 @@ def resolve(
                     f"leave angles.{name} out, or set invented = true to say that these are not measured",
                 )
             if not agrees:
-                source = (
-                    f"invented by the job, not measured ({read.source} says {other[0][0]:.6g} to {other[1][-1]:.6g})"
-                )
+                source = f"invented by the job, not measured ({read.source}: {other[0][0]:.6g} to {other[1][-1]:.6g})"
         elif given.invented:
             source = "invented by the job, not measured"
     start, end = np.asarray(start, float), np.asarray(end, float)

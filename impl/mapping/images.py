@@ -64,7 +64,8 @@ def _tiff_images(path) -> list[Image]:
     from fabio.TiffIO import TiffIO
 
     out = []
-    with guarded(path, "a TIFF file"), contextlib.closing(TiffIO(str(path), mode="rb")) as file:
+    with guarded(path, "a TIFF file"), open(path, "rb") as handle:
+        file = TiffIO(handle)
         count = file.getNumberOfImages()
         if count < 1:
             raise SourceError(path, "a TIFF file with an image", "none", "check the file")
@@ -89,7 +90,8 @@ def _tiff_dtype(info, path) -> np.dtype:
 def _tiff_counts(image: Image):
     from fabio.TiffIO import TiffIO
 
-    with guarded(image.path, "a TIFF file"), contextlib.closing(TiffIO(str(image.path), mode="rb")) as file:
+    with guarded(image.path, "a TIFF file"), open(image.path, "rb") as handle:
+        file = TiffIO(handle)
         info = file.getInfo(image.index)
         if info.get("compression"):
             raise SourceError(
@@ -111,7 +113,7 @@ def _edf_images(path) -> list[Image]:
         try:
             file.read(str(path))
             for index in range(file.nframes):
-                frame = file.getframe(index)
+                frame = file.get_frame(index)
                 words = {str(key).lower(): str(value) for key, value in frame.header.items()}
                 for names, values in (("motor_mne", "motor_pos"), ("counter_mne", "counter_pos")):
                     words |= dict(zip(words.get(names, "").lower().split(), words.get(values, "").split()))
@@ -152,7 +154,7 @@ def _edf_counts(image: Image):
         file = EdfImage()
         try:
             file.read(str(image.path))
-            frame = file.getframe(image.index)
+            frame = file.get_frame(image.index)  # getframe would open a neighbouring file
             if tuple(frame.shape) != image.header.shape:
                 raise SourceError(image.path, f"{image.header.shape}", f"{frame.shape}", "the file changed")
             counts = np.asarray(frame.data)
@@ -180,7 +182,7 @@ def check_numbers(paths, gaps: bool, job: str) -> None:
         raise SourceError(f"{job}: input.files", "every file once", f"'{twice}' twice")
     for path in paths:
         # The last number of the name counts; what stands before and after it tells series apart.
-        match = re.fullmatch(r"(.*?)(\d+)(\D*)", path.name)
+        match = re.fullmatch(r"(.*?)(\d+)(\D*)", re.sub(r"\.(gz|bz2)$", "", path.name))
         if not match:
             continue
         series, at = (path.parent, match[1], match[3]), int(match[2])
@@ -261,8 +263,7 @@ class ImageStack(Stack):
             pairs = [self._bounds(image, axis) for image in self._images]
             if None not in pairs:
                 table = np.array(pairs, float)
-                moved = "" if np.ptp(table) else "; the axis stood still"
-                out[axis] = Positions(table[:, 0], table[:, 1], f"the headers{moved}")
+                out[axis] = Positions(table[:, 0], table[:, 1], "the headers")
                 continue
             centres = [self._centre(image, axis) for image in self._images]
             if None not in centres:

@@ -16,7 +16,7 @@ import numpy as np
 
 from impl.mapping import tables as t
 from impl.mapping.detector import FROM_HEXRD, Detector, HexrdPanel
-from impl.mapping.frames import FORMATS, FrameStack, Input, Monitor, expand, open_scan
+from impl.mapping.frames import FORMATS, FrameStack, Input, Monitor, data_files, open_scan
 from impl.mapping.geometry import AXES, b_matrix, chain, exponential_map, wave_number
 from impl.mapping.goniometer import ANGLES, Given, Motor
 from impl.mapping.grid import Grid
@@ -177,7 +177,7 @@ class Job:
         out = {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name not in left_out}
         given = {f.name: plain(getattr(self.input, f.name)) for f in fields(self.input)}
         del given["job"]
-        given["files"] = [sampled(path) for path in expand(self.input)]
+        given["files"] = [sampled(path) for path in data_files(self.input)]
         for table in (given["given"], given["monitors"]):
             for name, entry in table.items():
                 if entry.get("file"):
@@ -326,7 +326,7 @@ def parse(raw: dict, where: str, folder) -> Job:
     )  # fmt: skip
     instrument, number, stage_chi = _instrument(top["instrument"], where, path)
     motors = _motors(top["goniometer"], where, stage_chi)
-    given = {name.lower(): _given(entry, where, name, path) for name, entry in top["angles"].items()}
+    given = {_axis_name(name): _given(entry, where, name, path) for name, entry in top["angles"].items()}
     unused = [name for name in given if name not in {motor.axis for motor in motors.values()}]
     if unused:
         axes = [motor.axis for motor in motors.values() if motor.axis]
@@ -468,8 +468,13 @@ def _motors(raw, where, stage_chi: float) -> dict[str, Motor]:
                     )
             out[angle] = Motor("", 1.0, entry["degrees"])
         else:
-            out[angle] = Motor(entry["axis"].lower(), float(entry["sign"]), entry["offset_degrees"])
+            out[angle] = Motor(_axis_name(entry["axis"]), float(entry["sign"]), entry["offset_degrees"])
     return out
+
+
+def _axis_name(name: str) -> str:
+    """Axes are known in lower case; an HDF5 path keeps its own."""
+    return name if name.startswith("/") else name.lower()
 
 
 def _given(raw, where, name, path) -> Given:
