@@ -73,22 +73,21 @@ class Tagger(nn.Module):
     ----------
     config : Config
     implementation : str    of lgatr: paired, sparse, dense; the same function and parameters
-    compiled : bool         lgatr, slim: by torch.compile, for changing numbers of items
+    compiled : bool         lgatr, slim: by torch.compile; jets are padded to items + 1 then, for a graph is compiled
+                            anew for every new list of lengths
     checkpoint_blocks : bool    lgatr, slim: less memory, one more forward pass
     """
 
     def __init__(self, config: Config, implementation: str = "paired", compiled: bool = False,
                  checkpoint_blocks: bool = False):  # fmt: skip
         super().__init__()
-        self.config = config
+        self.config, self.padded = config, compiled
         spurions = None
         if config.beam != "none":
             spurions = embed.get_spurions(config.beam)
         self.register_buffer("spurions", spurions, persistent=False)
         channels = 1 + (0 if spurions is None else len(spurions))
         common = {"checkpoint_blocks": checkpoint_blocks, "compile": compiled}
-        if compiled:
-            common["compile_kwargs"] = {"dynamic": True}
         if config.net == "lgatr":
             from impl.lgatr.nets import LGATr
 
@@ -115,7 +114,12 @@ class Tagger(nn.Module):
         elif self.spurions is not None:
             spurions = embed.extract_vector(self.spurions).to(momenta).expand(len(momenta), -1, -1)
             vectors = torch.cat([vectors, spurions], -2)
-        _, out = self.net(vectors, scalars, lengths=batch.lengths)
+        if self.padded:
+            lengths, items = list(batch.lengths), self.config.items + 1 if self.config.items else None
+            (vectors, mask), (scalars, _) = (embed.pad(lengths, rows, items) for rows in (vectors, scalars))
+            out = self.net(vectors, scalars, attn_mask=embed.attention_mask(mask))[1][mask]
+        else:
+            _, out = self.net(vectors, scalars, lengths=batch.lengths)
         return mean(out.float() if out.dtype == torch.bfloat16 else out, batch)
 
     @property

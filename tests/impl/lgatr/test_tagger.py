@@ -144,3 +144,13 @@ def test_an_unknown_precision_is_one_sentence():
     with pytest.raises(InputError) as caught, running("half"):
         pass
     assert str(caught.value) == "--precision: expected one of float32, amp, naive-amp, found 'half'"
+
+
+@pytest.mark.parametrize("net", ["lgatr", "slim"])
+def test_padded_jets_give_what_ragged_ones_do(some, net):
+    """What a compiled network computes, without the compiler; padding has no weight in the mean."""
+    network = made(net)
+    sample = jets.Sample(some, 16, dtype=torch.float64)
+    ragged = logits(network, sample)
+    network.padded = True
+    torch.testing.assert_close(logits(network, sample), ragged, atol=1e-11, rtol=0)
