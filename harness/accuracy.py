@@ -589,7 +589,7 @@ def _judge_model(seeds: list[dict[str, Any]], metric: str, tolerance: float, lev
     if interval["low"] is not None and -tolerance < interval["low"] and interval["high"] < tolerance:
         return found | {"word": "indistinguishable", "reason": f"{told}: within {bound}"}
     needed = seeds_needed(differences[metric], tolerance, level)
-    asked = f"{needed}" if needed is not None else f"over {MOST_SEEDS:,}"
+    asked = f"{needed} in all" if needed is not None else f"over {MOST_SEEDS:,}"
     return found | {
         "word": "undecided",
         "seeds_needed": needed,

@@ -297,7 +297,7 @@ def _model_rows(known: dict) -> list[tuple[str, str]]:
         (
             "seeds",
             f"{numbers.count(known['seeds'])}, {numbers.count(known['events'])} events in all"
-            + (f"; more are needed: {numbers.count(known['seeds_needed'])}" if known["seeds_needed"] else ""),
+            + (f"; {numbers.count(known['seeds_needed'])} in all are needed" if known["seeds_needed"] else ""),
         ),
         ("tolerance", f"±{numbers.significant(known['tolerance'])} {METRIC_NAMES[known['metric']]}"),
     ]

@@ -26,7 +26,7 @@ DATA = Path(__file__).parents[1] / "data" / "records"
 GOLDEN = DATA / "golden"
 NAMES = sorted(path.stem for path in DATA.glob("*.jsonl"))
 #: whole pages are kept for these; the others share every line of the template with them
-PAGES = ("command", "hostile", "improvement", "voids", "wrong-result")
+PAGES = ("command", "different", "hostile", "improvement", "indistinguishable", "statistical", "voids", "wrong-result")
 #: fields of summary.json, schema 1, that other programs may read
 FIELDS = {
     *("schema", "run", "harness_version", "command", "scenario", "question", "arms", "metric", "unit", "mode", "clock"),
@@ -469,12 +469,29 @@ def test_a_record_cut_anywhere_still_has_its_pages(name, materials):
         assert Inspector(report.html(material)).faults == []
 
 
-def test_accuracy_is_shown_where_the_summary_has_it():
-    material = report.Material(records.read(DATA / "improvement.jsonl"))
-    material.summary["accuracy"] = {"word": "indistinguishable", "exposure": {"visible": 72.0}}
-    for page in (report.markdown(material), report.html(material)):
-        assert "indistinguishable" in page
-        assert "exposure.visible" in page
+@pytest.mark.parametrize("name", ["different", "indistinguishable", "statistical", "undecided"])
+def test_accuracy_is_shown_on_every_page_with_its_numbers(name, materials):
+    material = materials[name]
+    known = material.summary["accuracy"]
+    page, text = report.html(material), report.markdown(material)
+    assert "Accuracy of B against A" in page
+    assert words.caveat(known) in page
+    for label, found in words.accuracy(known):
+        assert markdown.escape(label) in text
+        assert markdown.escape(found) in text
+        assert html_page.render is not None
+        assert found.replace(" %", "\u00a0%") in page
+    assert f"{known['word']}: " in report.terminal(material.summary)
+    if known["kind"] == "model":
+        for row in tables.seeds(material.summary):
+            assert f"<td>{row[4]}</td>" in page
+            assert f"| {row[4]} |" in text
+
+
+@pytest.mark.parametrize("name", ["improvement", "command"])
+def test_nothing_is_said_of_values_where_none_were_taken(name, materials):
+    for text in outputs(materials[name]).values():
+        assert "ccuracy" not in text
 
 
 def test_page_of_400_pairs_stays_under_a_megabyte():

@@ -1,7 +1,8 @@
 """Writes the stored records of this folder: `python tests/data/records/make.py`; the times in them are made up.
 
 One record for every verdict word, for every kind of void, and a hostile one. Everything comes from a seed.
-`make.py --golden` writes the texts that the pages are compared with instead; look at what changed before committing.
+`make.py NAME …` writes these alone, `make.py --golden` the texts that the pages are compared with; look at what
+changed before committing.
 """
 
 import math
@@ -9,7 +10,9 @@ import random
 import sys
 from pathlib import Path
 
-from harness import records
+import numpy as np
+
+from harness import accuracy, records
 
 HERE = Path(__file__).parent
 VOIDS = ("crash", "exit", "killed", "timeout", "protocol", "time", "memory")
@@ -65,7 +68,7 @@ def scenario(name, question, arms, metric, mode, blocks, pairs, **extra):
         "gate": {"margin": extra.get("margin", 0.02), "alpha": 0.05, "strict": False, "accept": None},
         "work": {"unit": extra.get("work_unit", "pixel"), "minimum": 1},
         "limits": {"foreign_cores": 0.5},
-        "accuracy": {},
+        "accuracy": extra.get("accuracy", {}),
     }
 
 
@@ -98,7 +101,7 @@ class Maker:
     def __init__(self, name, question, names=("per-frame", "grouped"), mode="resident", blocks=8, pairs=4, **extra):
         self.random = random.Random(name)
         self.extra, self.mode = extra, mode
-        self.blocks, self.pairs = blocks, pairs if mode == "resident" else 1
+        self.blocks, self.pairs = blocks, {"resident": pairs, "accuracy": 0}.get(mode, 1)
         self.clock = extra.get("clock", "wall")
         self.commands = extra.get("commands")
         self.parameters = {
@@ -149,6 +152,7 @@ class Maker:
                     "warmup": 2 if mode == "resident" else 0,
                     "fixed": fixed,
                     "cap": 2 * blocks,
+                    **extra.get("plan", {}),
                 },
                 machine=MACHINE,
                 revision={"commit": "8727eed0c1b2a3948576", "dirty": extra.get("dirty", False)},
@@ -259,6 +263,9 @@ class Maker:
                 for index, slower in enumerate((1.35, 1.06)):
                     self.slot(arm, "warmup", index, base * slower * (ratio if arm == "b" else 1))
                 self.fingerprint(arm, "warm", digests["ab".index(arm)], work, (totals or {}).get(arm, 81.25))
+        if self.mode == "accuracy":
+            for arm in "ab":
+                self.slot(arm, "warmup", 0, base)
         for pair in range(self.pairs):
             order = self.random.choice(("ab", "ba"))
             for position, arm in enumerate(order):
@@ -305,6 +312,17 @@ class Maker:
         self.entries.append(records.Unit(unit=self.unit, state="void"))
         self.unit += 1
         self.at += 1
+        return self
+
+    def values(self, a, b):
+        """The values of both arms, in the place of the last unit's end."""
+        closed = self.entries.pop()
+        files = {
+            arm: {"path": f"values/{closed.unit}-{arm}.npz", "bytes": 48_213, "digest": f"{arm}1f0", "seconds": 0.0213}
+            for arm in "ab"
+        }
+        self.entries.append(records.Accuracy(unit=closed.unit, reduced=accuracy.reduce(a, b), files=files))
+        self.entries.append(closed)
         return self
 
     def note(self, about, message, **where):
@@ -421,6 +439,76 @@ def nothing():
     return maker.end("stopped", "the build of revision 8727eed failed: gcc: no such file")
 
 
+def made_map(shift=0.0, missing=0, exponent=0.0):
+    """A map of 2,000 voxels; `shift` in error bars, spread over voxels by a power of their weight."""
+    key = np.arange(2000)
+    weight = 1 + key % 7
+    arrays = {"key": key, "value": 10 + 0.5 * shift * (weight / 7) ** exponent, "variance": np.full(2000, 0.25)}
+    arrays |= {"weight": weight * 1.0, "contributors": 4.0 * weight}
+    return accuracy.read({name: array[missing:] for name, array in arrays.items()}, "")
+
+
+def made_model(seed, worse=0.0):
+    """Three classes, 400 events; a share `worse` of the events loses its logits."""
+    random = np.random.default_rng(seed)
+    label = random.integers(0, 3, 400)
+    score = random.normal(0, 1, (400, 3))
+    score[np.arange(400), label] += 1.5
+    score[random.random(400) < worse] *= 0.0
+    arrays = {"score": np.round(score, 4), "label": label, "weight": np.ones(400), "key": np.arange(400), "seed": seed}
+    return accuracy.read(arrays, "")
+
+
+def values_alone(units, make_a, make_b, **extra):
+    """A record of harness accuracy."""
+    names = extra.pop("names", ("depth-3", "depth-0"))
+    maker = Maker("depth", "How deep must a pixel be divided?", names, "accuracy", units, **extra)
+    maker.entries[0].command[1] = "accuracy"
+    for unit in range(units):
+        maker.block(1.0)
+        maker.entries = [one for one in maker.entries if not isinstance(one, records.Fingerprint)]
+        maker.values(make_a(unit), make_b(unit))
+    return maker.end()
+
+
+def indistinguishable():
+    """Two maps at an exposure of their own, a voxel missed, none of the others shifted by half an error bar."""
+    return values_alone(
+        1, lambda _: made_map(), lambda _: made_map(0.2, missing=1, exponent=2.0), accuracy={"exposure": 64.0}
+    )
+
+
+def different():
+    """A worse model, over eight seeds."""
+    return values_alone(
+        8,
+        made_model,
+        lambda seed: made_model(seed, worse=0.1),
+        names=("float32", "bfloat16"),
+        plan={"seeds": 8, "first_seed": 0},
+        accuracy={"metric": "accuracy", "tolerance": 0.01, "seeds": 8},
+    )
+
+
+def undecided():
+    """Three seeds are not enough."""
+    return values_alone(
+        3,
+        made_model,
+        lambda seed: made_model(seed, worse=0.02 * seed),
+        names=("float32", "bfloat16"),
+        plan={"seeds": 3, "first_seed": 0},
+        accuracy={"seeds": 3},
+    )
+
+
+def statistical():
+    """Faster, and other values: no improvement."""
+    maker = Maker("fused", "Is the fused correction faster?", ("separate", "fused"), fingerprint="statistical")
+    maker.block(0.7, digests=("3f1a9e", "d00d1e"))
+    return maker.values(made_map(), made_map(1.3)).end("stopped", "outputs are wrong")
+
+
 def hostile():
     """Names that attack the page, arms of 300 characters, text in many scripts, zero variance."""
     maker = Maker(
@@ -459,6 +547,10 @@ RECORDS = {
     "one-unit": one_unit,
     "nothing": nothing,
     "hostile": hostile,
+    "indistinguishable": indistinguishable,
+    "different": different,
+    "undecided": undecided,
+    "statistical": statistical,
 }
 
 
@@ -470,6 +562,8 @@ def main():
         test_report.write_golden()
         return
     for name, make in RECORDS.items():
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         (HERE / f"{name}.jsonl").write_bytes(b"".join(records.encode(entry) + b"\n" for entry in make()))
 
 
