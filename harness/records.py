@@ -153,6 +153,7 @@ class Load(Entry, tag="load", kw_only=True):
     gpus: list[dict[str, Any]] = []  # of every device: clock_mhz, power_watts, temperature_c, busy, foreign pids
     top: list[dict[str, Any]] = []  # the largest foreign processes: name, pid, cores
     sampler_seconds: float | None = None  # CPU that the two scans cost
+    events: dict[str, dict[str, float]] = {}  # arm -> events of `perf stat` over the pairs of a block
 
 
 class Unit(Entry, tag="unit", kw_only=True):

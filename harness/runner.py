@@ -7,6 +7,7 @@ entry; a void one is replaced at the end of the schedule under a number of its o
 import contextlib
 import hashlib
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from harness import (
     instructions,
     load,
     pagecache,
+    perf,
     protocol,
     records,
     revision,
@@ -29,7 +31,7 @@ from harness import (
 from harness import plan as planning
 from harness.arms import Arm, Resolved
 from harness.errors import ConfigurationError, HarnessError, Interrupted, UnfitError
-from harness.process import ArmProcess, Exit, VoidSlot, patience
+from harness.process import ArmProcess, Exit, VoidSlot, patience, temporary
 from harness.progress import Progress
 
 _LETTERS = {"A": "a", "B": "b"}
@@ -219,7 +221,7 @@ class Runner:
             self._hook("prepare", arm)
         self._fill_page_cache()
         before = self.sampler.scan()
-        after = None
+        after, events = None, {}
         state = "complete"
         with contextlib.ExitStack() as stack:
             running: dict[str, ArmProcess] = {}
@@ -236,6 +238,7 @@ class Runner:
                         self._iterate(unit, arm, running, "warmup")
                 for arm in order:
                     self._fingerprint(unit, arm, running[arm], "warm")
+                watches = {arm: self._watch(stack, running[arm]) for arm in order}
                 for number, letters in enumerate(coins.pairs):
                     done = 1 + warmup + number
                     self._step(unit, done, rounds, f"pair {number + 1} of {len(coins.pairs)}")
@@ -245,6 +248,7 @@ class Runner:
                         self._pair(unit, number, letters, running)
                 # While the arms live: the run-queue wait of their threads is lost with them.
                 after = self.sampler.scan()
+                events = {arm: counted for arm, watch in watches.items() if watch and (counted := watch.stop())}
                 for arm in order:
                     self._fingerprint(unit, arm, running[arm], "end")
                 if self._wants_values(unit):
@@ -255,8 +259,26 @@ class Runner:
             except VoidSlot as void:
                 self._void(unit, void)
                 state = "void"
-        self._load(unit, before, after or self.sampler.scan())
+        self._load(unit, before, after or self.sampler.scan(), events=events)
         return state
+
+    def _watch(self, stack: contextlib.ExitStack, running: ArmProcess) -> perf.Watch | None:
+        """Count the scenario's events of an arm from now on; None where none is asked for or can be had."""
+        events = self._events()
+        if not events:
+            return None
+        watch = stack.enter_context(perf.Watch(running.tree(), events))
+        watch.start()
+        return watch
+
+    def _events(self) -> tuple[str, ...]:
+        """Those of the scenario's events that can be counted here; a note says once why others cannot."""
+        if not self.question.perf:
+            return ()
+        found, why = perf.readable(tuple(self.question.perf))
+        if why:
+            self._note("perf", None, why)
+        return found
 
     def _fill_page_cache(self) -> None:
         """Put the scenario's inputs into the state of the page cache that it asks for; not timed."""
@@ -418,6 +440,8 @@ class Runner:
             slot = run(unit, arm, pair, position)
             if self.question.metric == "instructions":
                 slot = self._count(unit, arm, slot)
+            if not self._described(unit, arm).speaks_protocol and (events := self._events()):
+                slot = self._command_events(unit, arm, slot, events)
             self._write(slot)
         except VoidSlot as void:
             self._void(unit, void)
@@ -445,14 +469,41 @@ class Runner:
             self._note("forked", arm, f"arm '{described.name}': {found.forked} forked processes are not counted")
         return msgspec.structs.replace(slot, counters={**slot.counters, "instructions": found.instructions})
 
+    def _command_events(self, unit: int, arm: str, slot: records.Slot, events: tuple[str, ...]) -> records.Slot:
+        """The slot with the events of another, untimed run of the same command."""
+        described = self._described(unit, arm)
+        self._hook("prepare", arm)
+        folder = tempfile.mkdtemp(prefix="harness-perf-")
+        with (
+            temporary(folder),
+            caches.environment(described, self.resolved.root, cold=False) as environment,
+            self._naming(arm, slot.pair),
+            ArmProcess(
+                perf.command(events, f"{folder}/counts", described.command),
+                cwd=described.cwd,
+                environment=environment,
+                speaks_protocol=False,
+                stdin=self.resolved.stdin,
+                memory_limit=self.question.memory_limit,
+                nice=self.question.nice,
+                pin=self.question.pin,
+            ) as running,
+        ):
+            running.wait(self.question.timeout)
+            counted = perf.parse(Path(folder, "counts").read_text())
+        return msgspec.structs.replace(slot, counters={**slot.counters, **counted})
+
     def _protocol_process(self, unit: int, arm: str, pair: int, position: int) -> records.Slot:
         with self._launch(unit, arm, position) as running, self._naming(arm, pair):
             self._check_comparable()
             self._setup(unit, arm, running)
             for _ in range(self.plan["warmup"]):
                 self._iterate(unit, arm, {arm: running}, "warmup")
-            at = self._now()
-            reply, outside = running.ask(protocol.Iterate("steady"), self._patience(arm))
+            with contextlib.ExitStack() as stack:
+                watch = self._watch(stack, running)
+                at = self._now()
+                reply, outside = running.ask(protocol.Iterate("steady"), self._patience(arm))
+                events = watch.stop() if watch else {}
             self._seen(arm, outside)
             self._first_iteration(arm, outside)
             self._fingerprint(unit, arm, running, "end")
@@ -473,7 +524,7 @@ class Runner:
                 startup_seconds=self._ready.pop(arm),
                 peak_rss_bytes=ended.peak_rss_bytes,
             )
-            return msgspec.structs.replace(slot, counters={**ended.counters, **slot.counters})
+            return msgspec.structs.replace(slot, counters={**ended.counters, **events, **slot.counters})
 
     def _command_process(self, unit: int, arm: str, pair: int, position: int) -> records.Slot:
         stale = _modified(self._cwd(arm), self.question.outputs)
@@ -681,9 +732,11 @@ class Runner:
     def _unit_word(self) -> str:
         return "pair" if self.plan["mode"] == "process" else "block"
 
-    def _load(self, unit: int, before, after, arm: str | None = None, position: int | None = None) -> None:
+    def _load(
+        self, unit: int, before, after, arm: str | None = None, position: int | None = None, events: dict | None = None
+    ) -> None:
         fields = self.sampler.difference(before, after, [os.getpid()])
-        self._write(records.Load(unit=unit, arm=arm, position=position, **fields))
+        self._write(records.Load(unit=unit, arm=arm, position=position, events=events or {}, **fields))
 
     def _step(self, unit: int, done: int, of: int, what: str) -> None:
         self.progress.step(unit, self._kept(), done / of, self._voids(), what)

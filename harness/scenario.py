@@ -81,6 +81,7 @@ class Question(_Table, frozen=True, kw_only=True):
     build: Command | None = None  # how an arm's own tree is built; absent: the project's wheel, if it is one
     pin: Annotated[list[int], msgspec.Meta(description="a list of core numbers")] | None = None
     nice: Annotated[int, msgspec.Meta(ge=-20, le=19, description="a whole number from -20 to 19")] | None = None
+    perf: Texts = []  # events that `perf stat` counts for each arm
     timeout: Seconds = 600.0
     memory_limit: Annotated[int, msgspec.Meta(ge=1 << 20, description="a number of bytes, at least 1048576")] | None = (
         None
