@@ -236,7 +236,7 @@ class Runner:
                     for arm in order:
                         self._step(unit, 1 + number, rounds, "warm-up")
                         self._iterate(unit, arm, running, "warmup")
-                for arm in order:
+                for arm in order if warmup else ():  # without a warm-up there is no output yet
                     self._fingerprint(unit, arm, running[arm], "warm")
                 watches = {arm: self._watch(stack, running[arm]) for arm in order}
                 for number, letters in enumerate(coins.pairs):
