@@ -16,7 +16,7 @@ TIME_REVERSAL = torch.diag(torch.tensor([-1.0, 1.0, 1.0, 1.0], dtype=torch.float
 
 def boost(rapidity: float, axis: torch.Tensor) -> torch.Tensor:
     """Boost along a direction (3,), of any length but zero; the speed is tanh(rapidity)."""
-    n = (axis / axis.norm()).double()
+    n = axis.double() / axis.double().norm()  # in float32 the matrix would keep masses to 1e-8 of the energy only
     out = torch.eye(4, dtype=torch.float64)
     out[0, 0] = math.cosh(rapidity)
     out[0, 1:] = out[1:, 0] = math.sinh(rapidity) * n

@@ -7,6 +7,7 @@ and draws jets-roc.svg from the file alone. A training takes 10 to 60 s of one c
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import tempfile
@@ -45,17 +46,18 @@ def measure(jets, net: str, seed: int, permuted: bool) -> dict:
     label = train.labels(jets, chosen.options)[held]
     test = jets.select(held)
     scores = train.scores_of(run.net, samples.Sample(test, chosen.config.items), np.arange(len(held)))
-    moved = {}
     boost = symmetry.boost(1.0, torch.tensor([1.0, 2.0, 3.0]))
-    boosted = samples.Sample(test.transformed(boost), chosen.config.items)
-    again = metrics.margin(train.scores_of(run.net, boosted, np.arange(len(held))))
-    moved["float32"] = float(np.abs(again - metrics.margin(scores)).max())
+    rounding = dataclasses.replace(test, momenta=rounded(test.momenta))
+    moved = {}
+    for name, which in (("float32", test.transformed(boost)), ("rounding", rounding)):
+        again = train.scores_of(run.net, samples.Sample(which, chosen.config.items), np.arange(len(held)))
+        moved[name] = largest(metrics.margin(again) - metrics.margin(scores))
     if net != "gnn":
         run.net.double()
         one, two = (samples.Sample(which, chosen.config.items, dtype=torch.float64)
                     for which in (test, test.transformed(boost)))  # fmt: skip
         one, two = (metrics.margin(double(run.net, which)) for which in (one, two))
-        moved["float64"] = float(np.abs(one - two).max())
+        moved["float64"] = largest(one - two)
     return {
         "net": net,
         "seed": seed,
@@ -67,6 +69,17 @@ def measure(jets, net: str, seed: int, permuted: bool) -> dict:
         "epochs": [{name: line[name] for name in ("epoch", "train_loss", "loss", "auc")} for line in run.epochs],
         "score": np.round(metrics.margin(scores), 3).tolist(),
     }
+
+
+def rounded(momenta):
+    """Momenta moved up or down by the last bit of a float32 each: what rounding alone can do."""
+    up = np.random.default_rng(0).random(momenta.shape) < 0.5
+    return np.nextafter(momenta, np.where(up, np.inf, -np.inf).astype(np.float32))
+
+
+def largest(difference) -> dict:
+    """Median and largest size of differences."""
+    return {"median": float(np.median(np.abs(difference))), "max": float(np.abs(difference).max())}
 
 
 def double(net, sample):
@@ -93,7 +106,7 @@ def show(lines: list[dict]) -> None:
     from impl.lgatr import plots, train
 
     print("| net | parameters | CPU s | AUC over seeds | AUC, seed 0 over jets | rejection at 30 % | 50 % | accuracy "
-          "| boost, float32 | float64 |\n|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
+          "| boost, float32 | last bit | boost, float64 |\n|---|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
     first = {}
     for net in NETS:
         own = [line for line in lines if line["net"] == net and not line["permuted"]]
@@ -104,13 +117,14 @@ def show(lines: list[dict]) -> None:
         one = own[0]
         first[net] = np.array(one["score"])
         rejections = [[line[f"rejection_{e}"]["value"] for line in own] for e in (30, 50)]
-        boost = {kind: max(line["boost"].get(kind, float("nan")) for line in own) for kind in ("float32", "float64")}
+        moved = {kind: [line["boost"].get(kind, {}).get("max", float("nan")) for line in own]
+                 for kind in ("float32", "rounding", "float64")}  # fmt: skip
         print(f"| {net} | {one['parameters']} | {np.mean([line['cpu_seconds'] for line in own]):.0f} "
               f"| {np.mean(aucs):.4f} [{low:.4f}, {high:.4f}] ({len(own)}) "
               f"| {one['auc']['value']:.4f} [{one['auc']['low']:.4f}, {one['auc']['high']:.4f}] "
               f"| {np.median(rejections[0]):.0f} | {np.median(rejections[1]):.0f} "
               f"| {np.mean([line['accuracy']['value'] for line in own]):.4f} "
-              f"| {boost['float32']:.1e} | {boost['float64']:.1e} |")  # fmt: skip
+              + "".join(f"| {max(values):.1e} " for values in moved.values()) + "|")  # fmt: skip
     for line in lines:
         if line["permuted"]:
             print(f"\n{line['net']}, permuted labels: AUC {line['auc']['value']:.4f} "
