@@ -458,7 +458,7 @@ def pulls(known: dict, label: str) -> str:
     # One error bar belongs into view, at the measured exposure (pull 1) and at the one asked about.
     scale = known["contributors"] or 1.0
     one = math.sqrt(scale / known["exposure"])
-    low = min(10 ** (-4 + first / 10), 0.5 * one, 0.5)
+    low = min(0.5 * 10 ** (-4 + first / 10), 0.5 * one, 0.5)  # with room for a label left of the first bin
     high = max(10 ** (-4 + (last + 1) / 10), 2 * one, 2.0)
     x = Axis(low, high, log=True)
     top, height = 26, 110
@@ -470,14 +470,16 @@ def pulls(known: dict, label: str) -> str:
         if share > 0
     ]
     inner = [bars(columns, "histogram a")]
-    for pull, name in ((known["pull"]["median"], "median"), (known["pull"]["p90"], "90 %")):
-        if pull > 0:
-            inner.append(line(x(pull), top - 8, x(pull), bottom, "estimate-line"))
-            inner.append(text(x(pull), top - 12, name, "row", _anchor(x(pull))))
+    for pull, name, anchor in ((known["pull"]["median"], "median ", "end"), (known["pull"]["p90"], " 90 %", "start")):
+        if pull > 0:  # to the left and to the right of their lines, which may lie close together
+            place = x(pull)
+            inner.append(line(place, top - 20, place, bottom, "estimate-line"))
+            inner.append(text(place, top - 12, name, "row", anchor))
     inner.append(line(x(one), top - 8, x(one), bottom, "limit"))
     inner.append(line(EDGE, bottom, 100 - EDGE, bottom, "rule"))
     if known["histogram"]["zero"] > 0:
-        inner.append(text(0, 13, f"{numbers.percent(known['histogram']['zero'])} agree exactly", "row", "start"))
+        share = f"{numbers.percent(known['histogram']['zero'])} of the weight agrees exactly"
+        inner.append(text(100, bottom + 35, share, "row", "end"))
     for tick in x.ticks(6):
         place = x(tick)
         inner.append(line(place, bottom, place, bottom + 5, "rule"))
