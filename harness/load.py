@@ -46,6 +46,7 @@ class Process(NamedTuple):
     kernel: bool
     used: float  # user and system time of all its threads
     reaped: float  # the same of the children that it waited for, theirs included
+    major_faults: int  # pages that had to come from a disk, for itself and the children that it waited for
 
 
 class Scan(NamedTuple):
@@ -56,11 +57,15 @@ class Scan(NamedTuple):
     busy: float | None  # s, machine total without idle, iowait, irq, softirq and steal
     irq: float | None  # s, irq and softirq
     steal: float | None  # s
+    io_wait: float | None  # s that processors were idle while somebody waited for a disk
     total: float | None  # s, root of the cgroup tree: all tasks
     own: float | None  # s, what this process and everything below it used, by clocks instead of ticks
     psi_cpu: float | None  # s in which some task waited for a processor
+    psi_own: float | None  # the same of the tasks in the own cgroup
     throttled: float | None  # s that the own cgroup was held back by its quota
     runq_wait: float | None  # s, of the own processes
+    involuntary_switches: int | None  # how often own threads were put off a processor
+    major_faults: int | None  # of the own processes
     frequency_mhz: float | None
     temperature_c: float | None
     gpus: list[dict]  # clock, power, temperature, foreign users of every device, see gpu.py
@@ -104,6 +109,7 @@ def read_process(pid: int, proc: str = "/proc") -> Process | None:
         kernel=bool(int(fields[6]) & _PF_KTHREAD) or pid == 2 or parent == 2,
         used=(int(fields[11]) + int(fields[12])) / _TICK,
         reaped=(int(fields[13]) + int(fields[14])) / _TICK,
+        major_faults=int(fields[9]) + int(fields[10]),
     )
 
 
@@ -147,6 +153,7 @@ class Sampler:
         self._proc, self._sys = proc, sys
         self._total = _TotalOfCgroups(proc, sys)
         self._throttled = _own_throttling(proc, sys)
+        self._own_pressure = _own_pressure(proc, sys)
         self._frequencies = _existing(f"{sys}/devices/system/cpu", "cpu", "cpufreq/scaling_cur_freq")
         self._temperatures = _existing(f"{sys}/class/thermal", "thermal_zone", "temp")
         self._psi = read(f"{proc}/pressure/cpu") is not None
@@ -181,11 +188,15 @@ class Sampler:
             busy=times[0],
             irq=times[1],
             steal=times[2],
+            io_wait=times[3],
             total=self._total.read() if self.method == "cgroup" else None,
             own=by_clocks,
-            psi_cpu=self._psi_cpu(),
+            psi_cpu=_pressure(f"{self._proc}/pressure/cpu") if self._psi else None,
+            psi_own=_pressure(self._own_pressure) if self._own_pressure else None,
             throttled=self._throttled() if self._throttled else None,
             runq_wait=self._runq_wait(own),
+            involuntary_switches=self._switches(own, own_roots is None),
+            major_faults=sum(p.major_faults for p in found.values() if p.pid in own) if found else None,
             frequency_mhz=_mean(self._frequencies, 1e-3),
             temperature_c=_largest(self._temperatures, 1e-3),
             gpus=self._gpus.read(own) if self._gpus else [],
@@ -229,7 +240,9 @@ class Sampler:
             "steal": steal,
             "unattributed": unattributed,
             "busy": None if busy is None else busy + (irq or 0.0),
+            "io_wait": _growth(before.io_wait, after.io_wait),
             "psi_cpu": _growth(before.psi_cpu, after.psi_cpu),
+            "psi_own": _growth(before.psi_own, after.psi_own),
             "runq_wait": _growth(before.runq_wait, after.runq_wait),
         }
         named = [
@@ -242,6 +255,8 @@ class Sampler:
             "elapsed": elapsed,
             **{name: None if value is None else value / elapsed for name, value in cores.items()},
             "throttled": _growth(before.throttled, after.throttled),
+            "involuntary_switches": _growth(before.involuntary_switches, after.involuntary_switches),
+            "major_faults": _growth(before.major_faults, after.major_faults),
             "frequency_mhz": after.frequency_mhz,
             "temperature_c": after.temperature_c,
             "gpus": after.gpus,
@@ -254,49 +269,54 @@ class Sampler:
 
         at, usage (all tasks of the machine), runq_wait (of the threads of `pids`), steal, psi_cpu; seconds.
         """
-        _, _, steal = self._machine_times()
+        _, _, steal, _ = self._machine_times()
         found = {
             "at": time.monotonic(),
             "usage": self._total.read(),
             "runq_wait": self._runq_wait(pids),
             "steal": steal,
-            "psi_cpu": self._psi_cpu(),
+            "psi_cpu": _pressure(f"{self._proc}/pressure/cpu") if self._psi else None,
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def _machine_times(self) -> tuple[float | None, float | None, float | None]:
-        """busy (user, nice, system), irq with softirq, steal; seconds since boot."""
+    def _machine_times(self) -> tuple[float | None, ...]:
+        """busy (user, nice, system), irq with softirq, steal, iowait; seconds since boot."""
         if self.method == "totals":
             return _totals()
         try:
             handle = os.open(f"{self._proc}/stat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            return None, None, None
+            return None, None, None, None
         try:
             line = os.read(handle, 256).split(b"\n", 1)[0]
         finally:
             os.close(handle)
         ticks = [int(field) / _TICK for field in line.split()[1:9]]
         ticks += [0.0] * (8 - len(ticks))
-        user, nice, system, _, _, irq, softirq, steal = ticks
-        return user + nice + system, irq + softirq, steal
+        user, nice, system, _, waiting, irq, softirq, steal = ticks
+        return user + nice + system, irq + softirq, steal, waiting
 
-    def _psi_cpu(self) -> float | None:
-        if not self._psi:
-            return None
-        text = read(f"{self._proc}/pressure/cpu") or b""
-        start = text.find(b"total=")
-        return int(text[start + 6 :].split(None, 1)[0]) * 1e-6 if start >= 0 else None
+    def _switches(self, pids: Iterable[int], with_the_dead: bool) -> int | None:
+        """How often threads were put off a processor; with the children that this process waited for, or without."""
+        found, seen = 0, False
+        for pid in pids:
+            for thread in _listed(f"{self._proc}/{pid}/task"):
+                text = read(f"{self._proc}/{pid}/task/{thread}/status") or b""
+                start = text.find(b"nonvoluntary_ctxt_switches:")
+                if start >= 0:
+                    found += int(text[start + 27 :].split(None, 1)[0])
+                    seen = True
+        if seen and with_the_dead and self._proc == "/proc":
+            import resource
+
+            found += resource.getrusage(resource.RUSAGE_CHILDREN).ru_nivcsw
+        return found if seen else None
 
     def _runq_wait(self, pids: Iterable[int]) -> float | None:
         """Time that living threads were runnable and did not run, s; None where the kernel does not count it."""
         waited, seen = 0, False
         for pid in pids:
-            try:
-                threads = os.listdir(f"{self._proc}/{pid}/task")
-            except OSError:
-                continue
-            for thread in threads:
+            for thread in _listed(f"{self._proc}/{pid}/task"):
                 fields = (read(f"{self._proc}/{pid}/task/{thread}/schedstat") or b"").split()
                 if len(fields) >= 2:
                     waited += int(fields[1])
@@ -486,6 +506,28 @@ def _own_throttling(proc: str, sys: str):
     return None
 
 
+def _own_pressure(proc: str, sys: str) -> str | None:
+    """The file that says how long tasks of the own cgroup waited for a processor, or None."""
+    for kind, folder in own_cgroups(proc, sys):
+        if kind == "cgroup2" and read(f"{folder}/cpu.pressure"):
+            return f"{folder}/cpu.pressure"
+    return None
+
+
+def _pressure(path: str) -> float | None:
+    """Seconds in which some task waited, from a pressure file."""
+    text = read(path) or b""
+    start = text.find(b"total=")
+    return int(text[start + 6 :].split(None, 1)[0]) * 1e-6 if start >= 0 else None
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
 def _throttled(path: str) -> float | None:
     for line in (read(path) or b"").splitlines():
         if line.startswith(b"throttled_usec "):
@@ -495,12 +537,12 @@ def _throttled(path: str) -> float | None:
     return None
 
 
-def _totals() -> tuple[float | None, float | None, float | None]:
+def _totals() -> tuple[float | None, ...]:
     import psutil
 
     times = psutil.cpu_times()
     irq = getattr(times, "irq", 0.0) + getattr(times, "softirq", 0.0)
-    return times.user + getattr(times, "nice", 0.0) + times.system, irq, getattr(times, "steal", 0.0)
+    return times.user + getattr(times, "nice", 0.0) + times.system, irq, getattr(times, "steal", 0.0), None
 
 
 def _existing(folder: str, prefix: str, leaf: str) -> list[str]:

@@ -856,7 +856,7 @@ def _tree_by_psutil(pid: int) -> list[load.Process]:
         root = psutil.Process(pid)
         tree = [root, *root.children(recursive=True)]
         return [
-            load.Process(p.pid, 0, p.ppid(), "Z" if p.status() == "zombie" else "R", p.name(), False, 0, 0)
+            load.Process(p.pid, 0, p.ppid(), "Z" if p.status() == "zombie" else "R", p.name(), False, 0, 0, 0)
             for p in tree
         ]
     except psutil.NoSuchProcess:

@@ -146,7 +146,11 @@ class Load(Entry, tag="load", kw_only=True):
     unattributed: float | None = None
     busy: float | None = None  # the machine's total without steal
     psi_cpu: float | None = None  # share of the time in which some task waited for a CPU
+    psi_own: float | None = None  # the same of the own cgroup's tasks alone
+    io_wait: float | None = None  # idle while somebody waited for a disk
     runq_wait: float | None = None  # own run-queue wait
+    involuntary_switches: float | None = None  # how often own threads were put off a processor
+    major_faults: float | None = None  # pages of own processes that had to come from a disk
     throttled: float | None = None  # seconds throttled by the own cgroup's quota
     frequency_mhz: float | None = None
     temperature_c: float | None = None

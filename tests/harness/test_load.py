@@ -195,15 +195,47 @@ def test_pressure_throttling_run_queue_frequency_and_temperature_are_read(proc, 
         made.put(proc, "pressure/cpu", f"some avg10=1 avg60=1 avg300=1 total={pressure}\nfull avg10=0 total=0\n")
         made.put(sys_root, "fs/cgroup/user/me/cpu.stat", f"usage_usec 5\nnr_throttled 2\nthrottled_usec {throttled}\n")
 
+        made.put(sys_root, "fs/cgroup/user/me/cpu.pressure", f"some avg10=0 total={pressure // 2}\nfull total=9\n")
+
     state(10**9, 500000, 1000)
     found = window(proc, lambda: state(10**9 + 40_000_000, 620000, 251000), sys=sys_root)
+    assert found["psi_own"] == 0.06
     assert (found["runq_wait"], found["psi_cpu"], found["throttled"]) == (0.04, 0.12, 0.25)
     assert (found["frequency_mhz"], found["temperature_c"]) == (2500, 61.5)
 
 
+def test_waits_for_disks_switches_and_faults_of_the_own_tree_are_read(proc):
+    made.process(proc, ME, name="harness", switches=10, faults=3)
+    made.process(proc, 51, name="arm", parent=ME, switches=100, faults=50)
+    made.process(proc, OTHER, name="other", switches=7000, faults=900)
+
+    def change():
+        made.process(
+            proc, ME, name="harness", switches=14, faults=3 + 55
+        )  # waited for the arm, and took over its faults
+        made.gone(proc, 51)
+        made.process(proc, 52, name="next arm", parent=ME, switches=6, faults=2)
+        made.process(proc, OTHER, name="other", switches=9000, faults=2000)
+        made.machine(proc, idle=100, io_wait=5 + 30)
+
+    found = window(proc, change)
+    assert found["io_wait"] == 0.3
+    assert found["major_faults"] == 5 + 2
+    assert (
+        found["involuntary_switches"] == 0
+    )  # the dead arm's are in the account of who waited for it, not in its files
+    made.process(proc, 52, name="next arm", parent=ME, switches=6)
+    assert (
+        window(proc, lambda: made.process(proc, 52, name="next arm", parent=ME, switches=26))["involuntary_switches"]
+        == 20
+    )
+
+
 def test_what_a_machine_does_not_have_is_none(proc):
     found = window(proc, lambda: None)
-    for name in ("psi_cpu", "throttled", "runq_wait", "frequency_mhz", "temperature_c"):
+    for name in (
+        "psi_cpu", "psi_own", "throttled", "runq_wait", "involuntary_switches", "frequency_mhz", "temperature_c",
+    ):  # fmt: skip
         assert found[name] is None, name
 
 
@@ -468,6 +500,60 @@ def test_the_wait_in_the_run_queue_is_the_time_a_spinner_did_not_get(foreigners)
     assert found["runq_wait"] * found["elapsed"] == pytest.approx(1.5 - used, abs=0.1)
     if found["psi_cpu"] is not None:  # the kernel adds to it in periods of its own, so only its sense is asked
         assert found["psi_cpu"] > 0
+
+
+@linux
+def test_involuntary_switches_are_those_of_the_kernels_own_account(foreigners):
+    """Two children on one core put each other off it, and one that ends meanwhile both of them."""
+    core = min(os.sched_getaffinity(0))
+    both = foreigners("spin", 1.0), foreigners("spin", 1.0)
+    for process in both:
+        os.sched_setaffinity(process.pid, {core})
+
+    def account():
+        """Own and waited-for children by getrusage, living ones by their own files."""
+        used = [resource.getrusage(who).ru_nivcsw for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        texts = [Path(f"/proc/{process.pid}/status").read_text() for process in both]
+        return [*used, *(int(text.rpartition("nonvoluntary_ctxt_switches:")[2]) for text in texts)]
+
+    sampler = load.Sampler()
+    outer, before, inner = account(), sampler.scan(), account()
+    for process in both:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    subprocess.run(["taskset", "-c", str(core), sys.executable, "-c", "for i in range(3000000): pass"], check=True)
+    for process in both:
+        process.stdout.readline()
+    inner = [late - early for late, early in zip(account(), inner)]
+    after = sampler.scan()
+    outer = [late - early for late, early in zip(account(), outer)]
+    found = sampler.difference(before, after, [os.getpid()])["involuntary_switches"]
+    assert all(grown > 0 for grown in inner[1:])
+    assert sum(inner) <= found <= sum(outer)
+
+
+@linux
+def test_major_faults_are_pages_that_came_from_the_disk(tmp_path):
+    file = tmp_path / "data"
+    file.write_bytes(os.urandom(4 << 20))
+    text = (
+        "import mmap, os, resource, sys\n"
+        "handle = os.open(sys.argv[1], os.O_RDONLY)\n"
+        "os.fsync(handle); os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)\n"
+        "m = mmap.mmap(handle, 0, prot=mmap.PROT_READ); m.madvise(mmap.MADV_RANDOM)\n"
+        "sum(m[at] for at in range(0, len(m), 65536))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_majflt)\n"
+    )
+    sampler = load.Sampler()
+    before = sampler.scan()
+    begin = sum(resource.getrusage(who).ru_majflt for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    done = subprocess.run([sys.executable, "-c", text, str(file)], capture_output=True, text=True, check=True)
+    found = sampler.difference(before, sampler.scan(), [os.getpid()])
+    after = sum(resource.getrusage(who).ru_majflt for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    if int(done.stdout) < 32:
+        pytest.skip("the file system keeps everything in memory")
+    assert found["major_faults"] == pytest.approx(after - begin, abs=2)
+    assert found["major_faults"] >= int(done.stdout) >= 32
 
 
 # measures its own throttling: moves itself into the group before it builds its sampler, and reads the kernel's account
