@@ -1,5 +1,7 @@
 """The workload `jets`: what it does in each task, that a worse network is worse, and its faults."""
 
+import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from harness import accuracy, worker  # noqa: E402
 from impl.lgatr.train_arm import Jets  # noqa: E402
 
 FILE = str(Path(__file__).resolve().parents[2] / "data" / "jets" / "pythia_top_qcd.h5")
+SCENARIOS = Path(__file__).resolve().parents[3] / "scenarios"
 SMALL = {"file": FILE, "number": 300, "net": "slim", "blocks": 1, "mv": 4, "s": 8, "heads": 2, "items": 6, "jets": 64,
          "epochs": 2, "rate": 0.01}  # fmt: skip
 
@@ -77,6 +80,60 @@ def test_values_are_the_held_out_jets_of_a_training(tmp_path):
     assert facts["jets"] == 60
     assert facts["seed"] == 3
     job.close()
+
+
+def scenario_arm(name, arm):
+    """Parameters of an arm of a scenario's file."""
+    table = tomllib.loads((SCENARIOS / f"{name}.toml").read_text())
+    own = {key: value for key, value in table["arms"][arm].items() if key != "run"}
+    return {**table["parameters"], **own, "file": FILE}, table["accuracy"]
+
+
+def judged(tmp_path, a, b, seeds, **changed):
+    """What `harness accuracy` says of two arms of slim-precision, trained here."""
+    reduced = []
+    for seed in seeds:
+        read = []
+        for name in (a, b):
+            parameters, settings = scenario_arm("slim-precision", name)
+            job = Jets(worker.effective("jets", Jets.accepts, parameters | changed | {"seed": seed}))
+            job.setup()
+            job.values(str(tmp_path / "v.npz"))
+            job.close()
+            read.append(accuracy.load(tmp_path / "v.npz", name)[0])
+        reduced.append(accuracy.reduce(*read, (a, b)))
+    return accuracy.judge(reduced, settings)
+
+
+def test_a_planted_worse_network_is_different_and_itself_is_not(tmp_path):
+    found = judged(tmp_path, "float32", "worse", range(3), number=500, epochs=3)
+    assert found["word"] == "different"
+    assert found["reason"].endswith("B is worse")
+    assert found["difference"]["high"] < -found["tolerance"]
+    same = judged(tmp_path, "float32", "float32", range(2), number=300, epochs=1)
+    assert same["word"] == "indistinguishable"
+    assert same["moved"]["largest"] == 0
+
+
+@pytest.mark.slow
+def test_a_faster_worse_network_is_no_improvement(harness, tmp_path):
+    """The whole way: the worse arm takes a third of the time, and the comparison fails."""
+    arms = [f"slim-precision:{name}" for name in ("float32", "worse")]
+    done = harness("ab", *arms, "--blocks", 6, "--json", "--reports", tmp_path, "-p", "number=500", "-p", "epochs=3",
+                   "-s", "accuracy.seeds=4", "-s", "schedule.pairs=3", timeout=590)  # fmt: skip
+    summary = json.loads(done.stdout)
+    assert summary["ratio"]["high"] < 0.9, "it is faster"
+    assert summary["verdict"]["word"] == "wrong-result"
+    assert summary["accuracy"]["word"] == "different"
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("name", ["lgatr-precision", "slim-precision", "lgatr-train-compile", "tagging"])
+def test_every_arm_of_the_scenarios_can_be(name):
+    table = tomllib.loads((SCENARIOS / f"{name}.toml").read_text())
+    for arm in table["arms"].values():
+        own = {key: value for key, value in arm.items() if key != "run"}
+        Jets(worker.effective("jets", Jets.accepts, table["parameters"] | own))
 
 
 @pytest.mark.parametrize(
