@@ -165,6 +165,14 @@ def _edf_counts(image: Image):
             _close(file)
 
 
+def read_one(path, kind: str):
+    """The first image of a CBF, TIFF or EDF file, (rows, columns) as it lies there."""
+    if kind == "cbf":
+        return cbf.read_counts(path)[0]
+    listed, counts = (_tiff_images, _tiff_counts) if kind == "tiff" else (_edf_images, _edf_counts)
+    return counts(listed(path)[0])
+
+
 def number(text) -> float | None:
     """The number at the start of a header's value, None for none."""
     found = re.match(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)", text or "")

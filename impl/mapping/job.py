@@ -59,7 +59,7 @@ class Corrections:
 
 
 #: what of a job can change no voxel, so that changing it keeps what is already mapped
-WITHOUT_EFFECT = ("name", "source", "threads", "readers", "budget", "output", "scratch", "allow_empty")
+WITHOUT_EFFECT = ("name", "source", "threads", "readers", "budget", "output", "scratch", "compression", "allow_empty")
 #: what the plan of a mapping settles; its identity is the plan's
 IN_PLAN = ("frames_per_call", "checkpoints")
 
@@ -85,6 +85,7 @@ class Job:
     budget : int                       bytes
     allow_empty : bool
     output, scratch : Path
+    compression : str                  of the output: 'gzip', which every HDF5 reads, or 'bitshuffle' (LZ4)
     checkpoints : int                  at least so many ranges
     excluded : tuple of int            frames that are left out
     """
@@ -100,6 +101,7 @@ class Job:
     grids: tuple[tuple[str, Grid], ...]
     output: Path
     scratch: Path
+    compression: str = "gzip"
     depth: int = 2
     exposure: str = "continuous"
     corrections: Corrections = field(default_factory=Corrections)
@@ -312,7 +314,7 @@ def parse(raw: dict, where: str, folder) -> Job:
             "name": (t.text, t.NEEDED), "output": (path, t.NEEDED), "scratch": (path, None),
             "depth": (_DEPTH, 2), "exposure": (t.choice("continuous", "stationary"), "continuous"),
             "excluded": (t.several(t.either(t.whole(0), _range, words=_range.__doc__), words=_range.__doc__), ()),
-            "allow_empty": (t.flag, False),
+            "allow_empty": (t.flag, False), "compression": (t.choice("gzip", "bitshuffle"), "gzip"),
         },
         where, "job",
     )  # fmt: skip
@@ -352,7 +354,7 @@ def parse(raw: dict, where: str, folder) -> Job:
         position=position, grids=grids, output=job["output"],
         scratch=job["scratch"] or job["output"].with_name(job["output"].name + ".scratch"),
         depth=PRESETS[depth] if isinstance(depth, str) else depth, exposure=job["exposure"], corrections=corrections,
-        allow_empty=job["allow_empty"], excluded=tuple(sorted(excluded)), **run,
+        allow_empty=job["allow_empty"], compression=job["compression"], excluded=tuple(sorted(excluded)), **run,
     )  # fmt: skip
 
 

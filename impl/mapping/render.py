@@ -60,26 +60,49 @@ def plane(records: Records, grid: Grid, axis: int, at: float, half_width: float 
     return image
 
 
+#: what the axes of a grid are called, with their unit
+NAMES = {"hkl": ("h", "k", "l")}
+
+
+def axis_names(grid: Grid) -> tuple[tuple[str, str, str], str]:
+    """Names of the three axes, and their unit."""
+    return NAMES.get(grid.axes, ("q_x", "q_y", "q_z")), "r.l.u." if grid.axes == "hkl" else "1/Å"
+
+
+def panel(axes, image, grid: Grid, axis: int, **how):
+    """Show a plane across one axis, voxel by voxel; labels are the other two axes'. Returns the image.
+
+    image : float64, the two remaining axes in their order; how goes to matplotlib's imshow.
+    """
+    first, second = (k for k in range(3) if k != axis)
+    low, step = np.array(grid.minimum), np.array(grid.step)
+    high = low + step * np.array(grid.shape)
+    names, unit = axis_names(grid)
+    shown = axes.imshow(
+        image.T, origin="lower", extent=(low[first], high[first], low[second], high[second]), aspect="auto",
+        interpolation="nearest", **how,
+    )  # fmt: skip
+    axes.set_xlabel(f"{names[first]} / {unit}")
+    axes.set_ylabel(f"{names[second]} / {unit}")
+    return shown
+
+
 def draw(image, grid: Grid, axis: int, at: float, path) -> None:
     """Write the plane as a PNG: integer indices as grid lines, log of the intensity as grey."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    names = ("h", "k", "l")
     first, second = (k for k in range(3) if k != axis)
     low, step = np.array(grid.minimum), np.array(grid.step)
     high = low + step * np.array(grid.shape)
     figure = Figure(figsize=(9, 9 * (high[second] - low[second]) / (high[first] - low[first])), layout="constrained")
     figure.set_size_inches(9, min(18, max(6, figure.get_size_inches()[1])))
     axes = figure.add_subplot()
-    extent = (low[first], high[first], low[second], high[second])
-    axes.imshow(np.log1p(image.T), origin="lower", extent=extent, cmap="Greys", aspect="auto", interpolation="nearest")
+    panel(axes, np.log1p(image), grid, axis, cmap="Greys")
     axes.set_xticks(np.arange(np.ceil(low[first]), high[first]))
     axes.set_yticks(np.arange(np.ceil(low[second]), high[second]))
     axes.grid(linewidth=0.2)
-    axes.set_xlabel(f"{names[first]} / r.l.u.")
-    axes.set_ylabel(f"{names[second]} / r.l.u.")
-    axes.set_title(f"{names[axis]} = {at:g}, log of the summed intensity")
+    axes.set_title(f"{axis_names(grid)[0][axis]} = {at:g}, log of the summed intensity")
     FigureCanvasAgg(figure).print_png(path)
 
 

@@ -7,6 +7,7 @@ that filled pixels share neighbours, and are correlated, is not kept. Whole fram
 into tiles.
 """
 
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,21 +107,9 @@ def fill(how: Plan, intensity, variance, mask):
     return intensity, variance, mask
 
 
-class Repair:
-    """Repairs frame after frame, finding the components anew only when the mask differs from the last one.
-
-    Not for several threads at once: each takes its own.
-    """
-
-    def __init__(self, largest: int):
-        self.largest = int(largest)
-        self._mask, self._plan = None, None
-
-    def __call__(self, intensity, variance, mask):
-        """The repaired intensity, variance and mask; see `repair`."""
-        if self._mask is None or self._mask.shape != mask.shape or not np.array_equal(self._mask, mask):
-            self._mask, self._plan = mask.copy(), plan(mask, self.largest)
-        return fill(self._plan, intensity, variance, mask)
+#: each thread's last (largest, mask, plan): finding components takes 0.2 s of CPU on six million pixels, filling
+#: 0.01 s, and one mask serves most frames
+_last = threading.local()
 
 
 def repair(intensity, variance, mask, largest: int):
@@ -152,4 +141,7 @@ def repair(intensity, variance, mask, largest: int):
             raise ValueError(f"{name}: expected {np.dtype(dtype)} (rows, columns), found {found}")
         if not array.flags.c_contiguous:
             raise ValueError(f"{name}: expected a C-contiguous array, found another layout")
-    return fill(plan(mask, largest), intensity, variance, mask)
+    kept = getattr(_last, "kept", None)
+    if kept is None or kept[0] != largest or not np.array_equal(kept[1], mask):
+        kept = _last.kept = (largest, mask.copy(), plan(mask, largest))
+    return fill(kept[2], intensity, variance, mask)
