@@ -30,7 +30,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--task", default="", help="multiclass or multilabel; refused where the cache says otherwise")
     train.add_argument("--drop", default="", metavar="NAMES", help="features, by comma, replaced by a constant")
     train.add_argument("--permute-labels", action="store_true", help="shuffle the labels: nothing can be learnt")
-    train.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
+    train.add_argument("--keep", type=int, default=3, metavar="K", help="the last K epochs' checkpoints (default 3)")
+    train.add_argument("--resume", nargs="?", const=True, default=False, metavar="CHECKPOINT",
+                       help="go on from last.pt in --out, or from this one")  # fmt: skip
     train.add_argument("--from", dest="source", metavar="CHECKPOINT", help="fine-tune: all but the head from there")
     train.add_argument("--freeze", action="store_true", help="train the decoder and the head only")
     train.add_argument("--tensorboard", action="store_true", help="also write TensorBoard files to --out")
@@ -124,7 +126,7 @@ def _train(arguments) -> None:
     )  # fmt: skip
     writer = _tensorboard(arguments.out) if arguments.tensorboard else None
     run = train(cache, net, options, arguments.out, resume=arguments.resume, source=source, writer=writer,
-                progress=Progress(arguments.quiet).batch, device=arguments.device,
+                progress=Progress(arguments.quiet).batch, device=arguments.device, keep=arguments.keep,
                 report=lambda line: print(json.dumps(line), flush=True))  # fmt: skip
     if writer:
         writer.close()
@@ -183,7 +185,7 @@ def _evaluate(arguments) -> None:
     from impl.gnn.predict import scores_of
 
     net, state, cache = _loaded(arguments)
-    check_precision(arguments.precision, arguments.backend, arguments.allow_slow, arguments.device)
+    check_precision(arguments.precision, arguments.backend, arguments.allow_slow, net.head.weight.device.type)
     index = np.arange(len(cache))
     if arguments.events_of == "held-out":
         if state["cache"] != cache.fingerprint:

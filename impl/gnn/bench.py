@@ -1,8 +1,9 @@
 """Throughput of training steps and inference on made events: `python -m impl.gnn.bench --iterations 50 --warmup 10`.
 
-One JSON object a line: phase `setup`, then every `warmup` and `steady` iteration, then a `summary` of the steady ones
-(median, p10, p90, min, mad of both clocks). Every line carries what is needed to repeat it and to tell whether another
-line may be compared with it: input digest, machine, threads, versions, allocator settings.
+One JSON object a line: phase `setup` (with --compile also the first iteration, which compiles), then every `warmup` and
+`steady` iteration, then a `summary` of the steady ones (median, p10, p90, min, mad of both clocks). Every line carries
+what is needed to repeat it and to tell whether another line may be compared with it: input digest, machine, threads,
+versions, allocator settings.
 """
 
 import argparse
@@ -157,7 +158,16 @@ class Bench:
 
     def synchronise(self) -> None:
         if self.options.device.startswith("cuda"):
-            self.torch.cuda.synchronize()
+            self.torch.cuda.synchronize(self.options.device)
+
+    def counters(self) -> dict:
+        """Graphs compiled so far, and the most bytes that the device held; only where there is something to count."""
+        found = {}
+        if self.options.compile:
+            found["compilations"] = self.net.backend.compilations()
+        if self.options.device.startswith("cuda"):
+            found["peak_device_bytes"] = self.torch.cuda.max_memory_allocated(self.options.device)
+        return found
 
 
 def run(options, say) -> None:
@@ -168,6 +178,9 @@ def run(options, say) -> None:
     train.set_threads(options.threads)
     steal, load = _steal(), os.getloadavg()
     bench = Bench(options)
+    if options.compile:
+        bench.iterate()
+        bench.synchronise()
     layout = bench.batch.layout
     case = f"{options.backend}{'+recompute' if options.recompute else ''}{'+compiled' if options.compile else ''}"
     common = {
@@ -190,7 +203,7 @@ def run(options, say) -> None:
              "events_per_s": len(bench.batch) / seconds, "edges_per_s": layout.edges / seconds, "peak_rss": peak,
              "load_after": os.getloadavg()[0], "steal": None if steal is None else _steal() - steal,
              "cache_hits": kernel.pool.hits, "cache_misses": kernel.pool.misses,
-             "utc": datetime.now(UTC).isoformat(timespec="milliseconds"), **more})  # fmt: skip
+             "utc": datetime.now(UTC).isoformat(timespec="milliseconds"), **bench.counters(), **more})  # fmt: skip
 
     line("setup", time.perf_counter() - wall, _cpu() - cpu)
     kept: list[tuple[float, float]] = []
@@ -225,6 +238,7 @@ def _profile(bench, path: str) -> None:
     with profile(activities=activities) as profiler:
         for _ in range(3):
             bench.iterate()
+        bench.synchronise()
     profiler.export_chrome_trace(path)
     print(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=12), file=sys.stderr)
 

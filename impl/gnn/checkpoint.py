@@ -1,7 +1,8 @@
 """Checkpoints: everything a run needs to go on, written whole or not at all, read without running code.
 
-Fields: format, model (state), config, task, classes, options, scaling features, optimiser, epoch (finished ones), step,
-random (torch's generator state), best, cache (fingerprint), versions.
+Fields: format, model (weights and the features' scaling), config, classes, features, globals, options, optimiser (with
+its step count), random (the state of torch's generator on the CPU, the only one that a training draws from), epoch
+(finished ones), best, cache (fingerprint), versions, threads.
 """
 
 import os
@@ -41,7 +42,7 @@ def load(path) -> dict:
     except FileNotFoundError:
         raise InputError(path, "a checkpoint", "none", "make one with `train`") from None
     except Exception as error:  # torch raises several kinds for a file that is no archive or holds code
-        raise InputError(path, "a checkpoint", str(error).splitlines()[0][:80]) from None
+        raise InputError(path, "a checkpoint", str(error).splitlines()[0][:80], "take another of the run") from None
     if version > FORMAT:
         raise InputError(path, f"checkpoint format {FORMAT} or older", str(version), "update impl.gnn")
     return state

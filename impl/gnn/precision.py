@@ -21,7 +21,10 @@ def cpu_has_bfloat16() -> bool:
 
 
 def check_precision(precision: str, backend: str, allow_slow: bool, device: str = "cpu") -> None:
-    """Raise InputError for a precision that does not exist, does not fit the backend or would only be slower."""
+    """Raise InputError for a precision that does not exist, does not fit the backend or would only be slower.
+
+    `device` is a type of torch, 'cpu' or 'cuda': what a CPU lacks does not matter elsewhere.
+    """
     if precision not in PRECISIONS:
         raise InputError("--precision", "one of " + ", ".join(PRECISIONS), repr(precision))
     if precision == "float32":

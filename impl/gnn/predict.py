@@ -68,7 +68,7 @@ def predict(net, cache, out, streaming: bool = False, identity: dict | None = No
     InputError      a mark that belongs to another prediction; no room
     """
     out = Path(out)
-    check_precision(precision, net.backend.name, allow_slow)
+    check_precision(precision, net.backend.name, allow_slow, torch.device(device).type)
     settings = {"events": events, "edges": edges, "precision": precision, "backend": net.backend.name}
     facts = {"rows": len(cache), "classes": net.config.classes, "settings": settings, **(identity or {})}
     partial, mark = out.with_name(out.name + ".partial"), out.with_name(out.name + ".mark")

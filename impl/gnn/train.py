@@ -1,7 +1,7 @@
 """Training: epochs over a cache, seeded and repeatable to the last bit on one thread, resumable, fine-tunable.
 
-A run's folder holds last.pt, best.pt (highest held-out AUC), metrics.jsonl (one object an epoch) and, after a loss
-that was no number, bad_batch.json.
+A run's folder holds last.pt, best.pt (highest held-out AUC), epoch-N.pt of the last few epochs where asked,
+metrics.jsonl (one object an epoch) and, after a loss that was no number, bad_batch.json.
 """
 
 import json
@@ -142,8 +142,9 @@ def _plan(order, cache, options, epoch):
     return [plan[k] for k in np.random.default_rng([options.seed, 3, epoch]).permutation(len(plan))]
 
 
-def train(cache, net: EventNet, options: Options, folder, resume: bool = False, source: dict | None = None,
-          progress=None, report=None, writer=None, device="cpu") -> Run:  # fmt: skip
+def train(cache, net: EventNet, options: Options, folder, resume: bool | str | Path = False,
+          source: dict | None = None, progress=None, report=None, writer=None, device="cpu",
+          keep: int = 0) -> Run:  # fmt: skip
     """Train `net` on a cache and keep checkpoints in `folder`.
 
     Parameters
@@ -152,21 +153,24 @@ def train(cache, net: EventNet, options: Options, folder, resume: bool = False, 
     net : EventNet              from `network_for`; its weights are set here from the seed, the checkpoint or `source`
     options : Options
     folder : str or Path        made if it is not there
-    resume : bool               go on from folder/last.pt
+    resume : bool or path       go on from folder/last.pt, or from the checkpoint given
     source : dict               another task's checkpoint to fine-tune
     progress : callable(epoch, batch, batches, loss) or None
     report : callable(dict) or None         gets the line of each epoch
     writer : SummaryWriter or None
     device : str
+    keep : int                  so many epochs' checkpoints stay as epoch-N.pt beside last.pt and best.pt
 
     Raises
     ------
     InputError      a checkpoint of another cache, network or other options; nothing to train on
     LossError       a loss that is no number
     """
+    if keep < 0:
+        raise InputError("train: keep", "a whole number of at least 0", repr(keep))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    check_precision(options.precision, net.backend.name, options.allow_slow)
+    check_precision(options.precision, net.backend.name, options.allow_slow, torch.device(device).type)
     training, held = batches.split(len(cache), options.seed, options.held_out)
     if len(training) == 0:
         raise InputError(cache.path, "at least two events", str(len(cache)))
@@ -185,7 +189,7 @@ def train(cache, net: EventNet, options: Options, folder, resume: bool = False, 
     optimiser = torch.optim.Adam(trained, options.rate, fused=True)
     first, best = 0, None
     if resume:
-        state = checkpoint.load(folder)
+        state = checkpoint.load(folder if resume is True else resume)
         _same_run(state, cache, net, options)
         net.load_state_dict(state["model"])
         optimiser.load_state_dict(state["optimiser"])
@@ -226,6 +230,7 @@ def train(cache, net: EventNet, options: Options, folder, resume: bool = False, 
             "cpu_seconds": cpu_seconds,
             "events_per_s": len(training) / seconds,
             "batches": len(plan),
+            **({"compilations": net.backend.compilations()} if getattr(net.backend, "compiled", None) else {}),
         }
         run.epochs.append(line)
         with log.open("a") as file:
@@ -242,12 +247,27 @@ def train(cache, net: EventNet, options: Options, folder, resume: bool = False, 
         checkpoint.save(folder / "last.pt", state)
         if better:
             checkpoint.save(folder / "best.pt", state)
+        if keep:
+            checkpoint.save(folder / f"epoch-{epoch + 1}.pt", state)
+            _forget(folder, range(epoch + 2 - keep, epoch + 2))
     return run
 
 
+def _forget(folder: Path, kept: range) -> None:
+    """Remove the checkpoints of other epochs than these: older ones, and later ones of a run that was wound back."""
+    for path in folder.glob("epoch-*.pt"):
+        number = path.stem.removeprefix("epoch-")
+        if number.isdigit() and int(number) not in kept:
+            path.unlink()
+
+
 def initialise(net, cache, training, options) -> None:
-    """Weights from the seed, scaling of the features from (at most 20,000 of) the training events."""
+    """Weights from the seed, scaling of the features from (at most 20,000 of) the training events.
+
+    The network comes to the CPU for it, whose generator makes them: the same weights whatever the device.
+    """
     _check_features(cache, options.drop)
+    net.cpu()
     seed_everything(options.seed)
     net.apply(_reset)
     events = cache.batch(training[:20000])

@@ -50,6 +50,44 @@ def test_a_resumed_run_equals_a_straight_one_bit_by_bit(cache, tmp_path, edges):
     assert len((tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()) == 2
 
 
+def test_a_run_cut_off_inside_an_epoch_ends_with_the_bits_of_a_straight_one(cache, tmp_path):
+    def cut(epoch, batch, *_):
+        if (epoch, batch) == (1, 3):
+            raise KeyboardInterrupt
+
+    fit(cache, tmp_path / "straight")
+    with pytest.raises(KeyboardInterrupt):
+        fit(cache, tmp_path / "cut", progress=cut)
+    assert checkpoint.load(tmp_path / "cut")["epoch"] == 1
+    fit(cache, tmp_path / "cut", resume=True)
+    assert equal(checkpoint.load(tmp_path / "straight"), checkpoint.load(tmp_path / "cut"))
+
+
+def names(folder):
+    return sorted(path.name for path in folder.glob("*.pt"))
+
+
+def test_the_last_checkpoints_stay_and_any_can_be_gone_on_from(cache, tmp_path):
+    options = dataclasses.replace(OPTIONS, epochs=4)
+    run = fit(cache, tmp_path, options, keep=2)
+    assert names(tmp_path) == ["best.pt", "epoch-3.pt", "epoch-4.pt", "last.pt"]
+    assert [checkpoint.load(tmp_path / f"epoch-{number}.pt")["epoch"] for number in (3, 4)] == [3, 4]
+    end = checkpoint.load(tmp_path)
+    again = fit(cache, tmp_path, options, resume=tmp_path / "epoch-3.pt", keep=2)
+    assert equal(end, checkpoint.load(tmp_path))
+    assert without_times(again.epochs) == without_times(run.epochs)
+    fit(cache, tmp_path / "none", dataclasses.replace(options, epochs=1))
+    assert names(tmp_path / "none") == ["best.pt", "last.pt"]
+    with pytest.raises(InputError, match="keep: expected a whole number of at least 0, found -1"):
+        fit(cache, tmp_path, keep=-1)
+
+
+def test_winding_back_removes_the_checkpoints_of_what_was_left(cache, tmp_path):
+    fit(cache, tmp_path, dataclasses.replace(OPTIONS, epochs=4), keep=3)
+    fit(cache, tmp_path, dataclasses.replace(OPTIONS, epochs=3), resume=tmp_path / "epoch-2.pt", keep=3)
+    assert names(tmp_path) == ["best.pt", "epoch-2.pt", "epoch-3.pt", "last.pt"]
+
+
 def test_the_comparison_sees_an_optimiser_that_forgot(cache, tmp_path):
     """A broken twin: the checkpoint without Adam's moments."""
     fit(cache, tmp_path / "straight")
@@ -247,6 +285,37 @@ def test_bfloat16_is_refused_where_it_only_costs_and_close_where_allowed(cache, 
     options = dataclasses.replace(OPTIONS, epochs=1, precision="bfloat16", allow_slow=True)
     loss = fit(cache, tmp_path, options, backend="dense").epochs[0]["train_loss"]
     assert loss == pytest.approx(fit(cache, tmp_path / "full", backend="dense").epochs[0]["train_loss"], rel=0.02)
+
+
+def test_what_a_cpu_lacks_does_not_matter_on_another_device(cache, tmp_path, monkeypatch):
+    from impl.gnn import precision
+
+    monkeypatch.setattr(precision, "cpu_has_bfloat16", lambda: False)
+    precision.check_precision("bfloat16", "dense", allow_slow=False, device="cuda")
+    asked = []
+
+    def check(*arguments):
+        asked.append(arguments)
+        raise InputError("precision", "…", "asked")
+
+    for module in (train, predict):
+        monkeypatch.setattr(module, "check_precision", check)
+    net = train.network_for(cache, "", "dense", **SMALL)
+    with pytest.raises(InputError, match="asked"):
+        train.train(cache, net, OPTIONS, tmp_path, device="cuda:1")
+    with pytest.raises(InputError, match="asked"):
+        predict.predict(net, cache, tmp_path / "scores.npy", device="cuda:1")
+    assert [arguments[3] for arguments in asked] == ["cuda", "cuda"]
+
+
+def test_initial_weights_are_made_on_the_cpu_whatever_the_device(cache, monkeypatch):
+    """A network that a GPU trained before comes back for it: another generator would make other weights."""
+    net, calls = train.network_for(cache, **SMALL), []
+    monkeypatch.setattr(type(net), "cpu", lambda self: calls.append("cpu"))
+    monkeypatch.setattr(train, "_reset", lambda module: calls.append("weights"))
+    train.initialise(net, cache, np.arange(300), OPTIONS)
+    assert calls[0] == "cpu"
+    assert "weights" in calls
 
 
 def test_scaling_takes_the_training_events_numbers(cache):
