@@ -96,7 +96,7 @@ class _Look:
         sampler = load.Sampler(proc, sys)
         before, swapped, throttled = sampler.scan(), self._swapped_in(), self._throttle_count()
         wait()
-        after = sampler.scan()
+        after = sampler.scan(closing=True)
         self.load = sampler.difference(before, after, [os.getpid()])
         self.swapped_in = self._swapped_in() - swapped
         self.heat_throttled = self._throttle_count()

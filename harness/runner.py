@@ -247,7 +247,7 @@ class Runner:
                     else:
                         self._pair(unit, number, letters, running)
                 # While the arms live: the run-queue wait of their threads is lost with them.
-                after = self.sampler.scan()
+                after = self.sampler.scan(closing=True)
                 events = {arm: counted for arm, watch in watches.items() if watch and (counted := watch.stop())}
                 for arm in order:
                     self._fingerprint(unit, arm, running[arm], "end")
@@ -259,7 +259,7 @@ class Runner:
             except VoidSlot as void:
                 self._void(unit, void)
                 state = "void"
-        self._load(unit, before, after or self.sampler.scan(), events=events)
+        self._load(unit, before, after or self.sampler.scan(closing=True), events=events)
         return state
 
     def _watch(self, stack: contextlib.ExitStack, running: ArmProcess) -> perf.Watch | None:
@@ -446,7 +446,7 @@ class Runner:
         except VoidSlot as void:
             self._void(unit, void)
             counted = False
-        self._load(unit, before, self.sampler.scan(), arm, position)
+        self._load(unit, before, self.sampler.scan(closing=True), arm, position)
         return counted
 
     def _count(self, unit: int, arm: str, slot: records.Slot) -> records.Slot:
@@ -608,7 +608,7 @@ class Runner:
                 self._void(unit, void)
                 state = "void"
                 break
-        self._load(unit, before, self.sampler.scan())
+        self._load(unit, before, self.sampler.scan(closing=True))
         return state
 
     def _taken(self) -> int:

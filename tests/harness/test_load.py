@@ -32,7 +32,7 @@ def window(proc, change, *, sys=None, method=None, own_cpu=None):
     sampler = load.Sampler(str(proc), str(sys or proc.parent / "sys"), method)
     before = sampler.scan([ME])
     change()
-    after = sampler.scan([ME])
+    after = sampler.scan([ME], closing=True)
     found = sampler.difference(before._replace(at=0.0), after._replace(at=1.0), [ME], own_cpu)
     return {key: round(value, 6) if isinstance(value, float) else value for key, value in found.items()}
 
@@ -120,6 +120,47 @@ def test_an_arm_that_began_and_ended_in_the_window_is_own(proc):
     found = window(proc, change)
     assert (found["own"], found["foreign"], found["unattributed"]) == (0.81, 0, 0)
     assert window(proc, lambda: None, own_cpu=0.8123)["own"] == 0.8123
+
+
+def ends_while_read(proc, monkeypatch, closing):
+    """The foreign cores of a window of a second, when a child with 1 s of past ends between it and its parent."""
+    made.process(proc, OTHER, name="make")
+    made.process(proc, 61, name="compiler", parent=OTHER, used=100)
+    sampler, read = load.Sampler(str(proc), str(proc.parent / "sys")), load.read_process
+
+    def ends(pid, root):
+        found = read(pid, root)
+        if pid in (OTHER, 61) and (proc / "61").exists():  # the first of both was read
+            made.gone(proc, 61)
+            made.process(proc, OTHER, name="make", reaped=101)
+        return found
+
+    def scan(closes):
+        with monkeypatch.context() as patch:
+            if closes == closing:
+                patch.setattr(load, "read_process", ends)
+            return sampler.scan([ME], closing=closes)
+
+    return load.attribute(scan(False)._replace(at=0.0), scan(True)._replace(at=1.0), [ME]).foreign
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_a_child_that_ends_while_it_is_read_brings_no_past_into_the_window(proc, monkeypatch, closing):
+    assert ends_while_read(proc, monkeypatch, closing) <= 0.01
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_read_in_the_other_order_it_would(proc, monkeypatch, closing):
+    """The broken twin: the opening scan reads parents first, the closing one children."""
+    right = load.processes
+    monkeypatch.setattr(load, "processes", lambda root, youngest_first: right(root, not youngest_first))
+    assert ends_while_read(proc, monkeypatch, closing) >= 1.0
+
+
+def test_more_than_all_processors_have_is_nobodys(proc):
+    """A parent that took over what no scan saw."""
+    found = window(proc, lambda: made.process(proc, OTHER, name="make", reaped=100 * (os.cpu_count() + 1)))
+    assert found["foreign"] == 0
 
 
 def test_interrupts_and_stolen_time_are_columns_of_their_own(proc):
