@@ -470,7 +470,7 @@ def gate(names, base, policy, units, time_budget, dry_run, github, reports, as_j
     reports = reports or root / "reports"
     planned = gating.plan(root, list(names), base=base, units=units)
     if dry_run:
-        for line in _forecast(planned, reports):
+        for line in gating.told(planned, reports):
             click.echo(line)
         return
     say = (lambda text: None) if quiet else (lambda text: click.echo(text, err=True))
@@ -494,22 +494,6 @@ def gate(names, base, policy, units, time_budget, dry_run, github, reports, as_j
             click.echo(f"{name}: deleted: this gated scenario exists at the base only")
         click.echo(f"gate: exit {code}; {_relative(folder / 'gate.md')}")
     click.get_current_context().exit(code)
-
-
-def _forecast(planned, reports: Path) -> list[str]:
-    """What `gate --dry-run` says: the plan, its time, and the smallest effect that it can fail on."""
-    from harness import gating
-    from harness.progress import duration
-
-    lines = [f"base {planned.base[:10]}, {len(planned.items)} scenarios, alpha {planned.alpha:g} for all together"]
-    total = 0.0
-    for item in planned.items:
-        seconds, effect = gating.forecast(item, reports)
-        total += seconds or 0.0
-        known = f"about {duration(seconds)}, fails on {effect:.1%}" if seconds is not None else "never measured here"
-        lines.append(f"{item.name}: {item.a} against {item.b}, {item.units} units, {known}")
-    lines += [f"{name}: deleted: this gated scenario exists at the base only" for name in planned.deleted]
-    return [*lines, f"about {duration(total)} for those measured before"]
 
 
 @cli.command()

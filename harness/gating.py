@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from harness import analysis, arms, comparison, gate, records, scenario, schedule, stats
-from harness.arms import Resolved
 from harness.errors import ConfigurationError, UnfitError, sentence
+from harness.progress import duration
+from harness.worker import nearest
 
 #: branches that a change is merged into, in order of preference
 _TARGETS = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
@@ -24,14 +25,14 @@ class Item:
     Attributes
     ----------
     units : int              how many independent units it gets
-    resolved : Resolved      its two arms; None when `unfit` says why they cannot be had
+    word : str               what they are: pairs, blocks or runs
     """
 
     name: str
     a: str
     b: str
     units: int
-    resolved: Resolved | None = None
+    word: str
     unfit: str = ""
 
 
@@ -71,6 +72,9 @@ def base_revision(root: Path, asked: str | None) -> str:
         if merge_base is not None and merge_base != head:
             return merge_base
     previous = _git(root, "rev-parse", "--verify", "--quiet", "HEAD~1")
+    if previous is None and _git(root, "rev-parse", "--is-shallow-repository") == "true":
+        next_step = "fetch the rest: git fetch --unshallow"
+        raise ConfigurationError(sentence(str(root), "the history before HEAD", "a shallow clone", next_step))
     if previous is None:
         raise ConfigurationError(sentence(str(root), "a commit before HEAD", "the first one", "name it: --base REV"))
     return previous
@@ -104,7 +108,10 @@ def plan(root: Path, names: list[str], *, base: str | None, units: int | None) -
     for one in loaded:
         asked = units or max(one.schedule.fixed_units or 0, schedule.gate_units(len(loaded), alpha))
         a, b = _references(one, revision)
-        items.append(Item(one.name, a, b, 3 if one.scenario.metric == "instructions" else asked))
+        if one.scenario.metric == "instructions":
+            items.append(Item(one.name, a, b, 3, "runs"))
+        else:
+            items.append(Item(one.name, a, b, asked, "pairs" if one.schedule.mode == "process" else "blocks"))
     return Gate(root, revision, items, _deleted(root, revision) if not names else [], alpha)
 
 
@@ -112,9 +119,8 @@ def _references(one: scenario.Scenario, base: str) -> tuple[str, str]:
     chosen = one.gate.arms or list(one.arms)
     for arm in chosen:
         if arm not in one.arms:
-            raise ConfigurationError(
-                sentence(f"scenarios/{one.name}.toml: gate.arms", f"arms among {scenario.quoted(one.arms)}", f"'{arm}'")
-            )
+            place, known = f"scenarios/{one.name}.toml: gate.arms", scenario.quoted(one.arms)
+            raise ConfigurationError(sentence(place, f"arms among {known}", f"'{arm}'", nearest(arm, one.arms)))
     if one.gate.arms is None and len(chosen) != 1:
         raise ConfigurationError(
             sentence(
@@ -146,21 +152,49 @@ def _deleted(root: Path, base: str) -> list[str]:
 
 
 def forecast(item: Item, reports: Path) -> tuple[float | None, float | None]:
-    """Seconds that an item takes and the effect that it shows, by its scenario's last record; None where unknown."""
+    """Seconds that an item takes and the effect that it shows, by its scenario's last record; None where unknown.
+
+    A unit takes as long as the windows of its load, which surround its launches, pairs and counts of instructions; the
+    other scenarios, whose units run in turn with it, are not in them.
+    """
     for folder in sorted((reports / item.name).glob("*"), reverse=True):
         try:
-            found = analysis.Analysis(records.read(folder))
+            entries = records.read(folder)
+            found = analysis.Analysis(entries)
         except (ConfigurationError, ValueError):
             continue
         values = [unit.value for unit in found.kept if unit.value is not None]
-        if len(values) < 4:
+        if not values or (len(values) < 4 and found.method != "deterministic"):
             continue
-        wholes = found.spans()[1]
-        seconds = sorted(wholes)[len(wholes) // 2] * item.units
+        spent = dict.fromkeys((unit.unit for unit in found.kept), 0.0)
+        for one in records.of(entries, records.Load):
+            if one.unit in spent:
+                spent[one.unit] += one.elapsed
+        seconds = sorted(spent.values())[len(spent) // 2] * item.units
         if found.method == "deterministic":
             return seconds, found.margin
         return seconds, float(stats.mde_factor(item.units) * stats.robust_sd(values, 0.0)) + found.margin
     return None, None
+
+
+def told(plan: Gate, reports: Path) -> list[str]:
+    """What `gate --dry-run` says: what would be compared, for how long, and on which effect it can fail."""
+    subject = _git(plan.root, "log", "-1", "--format=%s", plan.base)
+    many = f"{len(plan.items)} scenario{'s' if len(plan.items) > 1 else ''}"
+    lines = [f"base {plan.base[:10]} '{subject}'; {many}, alpha {plan.alpha:g} for all together"]
+    total, unknown = 0.0, 0
+    for item in plan.items:
+        seconds, effect = forecast(item, reports)
+        total, unknown = total + (seconds or 0.0), unknown + (seconds is None)
+        known = (
+            "never measured here" if seconds is None else f"about {duration(seconds)}, fails on {100 * effect:.3g} %"
+        )
+        a, b = (text.partition(":")[2].replace(plan.base, plan.base[:10]) for text in (item.a, item.b))
+        lines.append(f"{item.name}: {b} against {a}, {item.units} {item.word}, {known}")
+    lines += [f"{name}: deleted: this gated scenario exists at the base only" for name in plan.deleted]
+    if unknown < len(plan.items):
+        lines.append(f"about {duration(total)}" + (" for those measured before" if unknown else " and the builds"))
+    return lines
 
 
 def run(plan: Gate, reports: Path, *, time_budget: float | None, quiet: bool, say) -> list[tuple[Path | None, list]]:
