@@ -6,23 +6,15 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from lxml import etree
 
 from harness import records, report
-from harness.report import github
+from harness.report import github, words
 
 junit = importlib.import_module("harness.report.junit")
 DATA = Path(__file__).parents[1] / "data" / "records"
 NAMES = sorted(path.stem for path in DATA.glob("*.jsonl"))
-#: attributes and children of a JUnit file that its readers know
-KNOWN = {
-    "testsuites": ({"name", "tests", "failures", "errors"}, {"testsuite"}),
-    "testsuite": ({"name", "tests", "failures", "errors", "skipped"}, {"testcase"}),
-    "testcase": ({"name", "classname"}, {"failure", "error", "skipped", "system-out"}),
-    "failure": ({"type", "message"}, set()),
-    "error": ({"type", "message"}, set()),
-    "skipped": ({"message"}, set()),
-    "system-out": (set(), set()),
-}
+SCHEMA = etree.XMLSchema(etree.parse(Path(__file__).parents[1] / "data" / "junit" / "junit-10.xsd"))
 
 
 @pytest.fixture(scope="module")
@@ -30,19 +22,12 @@ def summaries():
     return {name: report.Material(records.read(DATA / f"{name}.jsonl")).summary for name in NAMES}
 
 
-def check(element):
-    attributes, children = KNOWN[element.tag]
-    assert set(element.attrib) <= attributes
-    for child in element:
-        assert child.tag in children
-        check(child)
-
-
 @pytest.mark.parametrize("undecided", ["skipped", "failure"])
-def test_junit_counts_what_it_holds_and_uses_only_known_elements(undecided, summaries):
+def test_junit_counts_what_it_holds_and_meets_the_schema_of_jenkins(undecided, summaries):
     chosen = list(summaries.values())
-    root = ElementTree.fromstring(junit.junit(chosen, undecided))
-    check(root)
+    text = junit.junit(chosen, undecided)
+    SCHEMA.assertValid(etree.fromstring(text.encode()))
+    root = ElementTree.fromstring(text)
     suite = root.find("testsuite")
     codes = [summary["exit_code"] for summary in chosen]
     fails = codes.count(1) + (codes.count(3) if undecided == "failure" else 0)
@@ -51,6 +36,24 @@ def test_junit_counts_what_it_holds_and_uses_only_known_elements(undecided, summ
         assert element.get("failures") == str(fails) == str(len(suite.findall("testcase/failure")))
         assert element.get("errors") == str(codes.count(4)) == str(len(suite.findall("testcase/error")))
     assert suite.get("skipped") == str(codes.count(3) if undecided == "skipped" else 0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("<testcase classname=", "<testcase class="),
+        (' name="grouped against per-frame"', ""),
+        ("<failure ", "<failed "),
+        ("</failure>", "</failure><verdict/>"),
+        ('<testsuite name="harness" tests="1"', '<testsuite name="harness"'),
+    ],
+)
+def test_the_schema_refuses_what_jenkins_would(old, new, summaries):
+    text = junit.junit([summaries["regression"]])
+    assert text.count(old) == 1
+    broken = text.replace(old, new).replace("</failure>", "</failed>" if "<failed" in new else "</failure>")
+    assert SCHEMA.validate(etree.fromstring(text.encode()))
+    assert not SCHEMA.validate(etree.fromstring(broken.encode()))
 
 
 def test_junit_of_a_failure_is_the_stored_text(summaries):
@@ -91,6 +94,47 @@ def test_annotations_have_the_documented_form_on_one_line_each(summaries):
         assert level == {0: "notice", 3: "warning"}.get(summary["exit_code"], "error")
         assert title.endswith(f"%3A {summary['verdict']['word']}")
         assert re.search(r"%(?!25|0A|0D)", message) is None
+
+
+def read(line):
+    """(level, title, message) of a workflow command, as GitHub's runner takes it apart."""
+    assert line.startswith("::")
+    head, _, message = line[2:].partition("::")
+    level, _, rest = head.partition(" ")
+    properties = dict(one.split("=", 1) for one in rest.split(","))
+
+    def plain(text, *more):
+        for code, character in (("%0D", "\r"), ("%0A", "\n"), *more, ("%25", "%")):  # per cent last
+            text = text.replace(code, character)
+        return text
+
+    assert set(properties) == {"title"}
+    return level, plain(properties["title"], ("%3A", ":"), ("%2C", ",")), plain(message)
+
+
+def awkward(summary):
+    """A summary full of what has a meaning in a workflow command, and what should be read of its annotation."""
+    name, reason = "50%,title=x::%0A%2525\n::error::", "half of %25 and %0A"
+    summary = {**summary, "scenario": name, "verdict": {"word": "regression", "reason": reason}}
+    shown = name.replace("\n", "\ufffd")
+    return summary, ("error", f"{shown}: regression", f"{words.sentence(summary)} ({reason})")
+
+
+def test_annotations_are_read_back_as_they_were_meant(summaries):
+    summary, meant = awkward(summaries["regression"])
+    (line,) = github.annotations([summary]).splitlines()
+    assert read(line) == meant
+
+
+@pytest.mark.parametrize("escape", ["_property", "_message"])
+def test_annotations_without_their_escapes_are_not(escape, summaries, monkeypatch):
+    summary, meant = awkward(summaries["regression"])
+    monkeypatch.setattr(github, escape, lambda text: text)
+    try:
+        found = read(github.annotations([summary]).rstrip("\n"))
+    except ValueError:
+        found = None
+    assert found != meant
 
 
 def test_annotation_of_a_regression_is_the_stored_text(summaries):
