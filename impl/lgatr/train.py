@@ -129,15 +129,14 @@ class Average:
 
 
 def optimiser_of(net: torch.nn.Module, options: Options) -> torch.optim.Optimizer:
-    """AdamW; biases and gains do not decay.
+    """AdamW; biases and the gains of norms do not decay.
 
     Source: Loshchilov & Hutter, ICLR 2019.
     """
-    trained = [parameter for parameter in net.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim > 1 and 1 not in p.shape[:2]], "weight_decay": options.decay},
-        {"params": [p for p in trained if not (p.ndim > 1 and 1 not in p.shape[:2])], "weight_decay": 0.0},
-    ]
+    groups = [{"params": [], "weight_decay": decay} for decay in (options.decay, 0.0)]
+    for name, parameter in net.named_parameters():
+        if parameter.requires_grad:
+            groups[name.endswith("bias") or "norm" in name]["params"].append(parameter)
     return torch.optim.AdamW(groups, options.rate, fused=True)
 
 
@@ -188,6 +187,8 @@ def train(jets: Jets, config: Config, options: Options, folder, resume: bool = F
     InputError      no labels; a checkpoint of other jets, another network or other options; nothing to train on
     LossError       a loss that is no number
     """
+    if stop < 0:
+        raise InputError("--stop", "a whole number of at least 0", str(stop))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     label = labels(jets, options)

@@ -159,6 +159,8 @@ def test_a_fault_is_one_sentence_and_exit_code_2(small, tmp_path, capsys):
         (["evaluate", out, small / "unknown.h5"],
          f"{small / 'unknown.h5'}: expected a dataset 'label' (1 signal, 0 background), found none; "
          "training and evaluation need labels, `predict` does not"),
+        (["train", small / "labelled.h5", "--out", tmp_path / "x", *TINY, "--stop", "-1"],
+         "--stop: expected a whole number of at least 0, found -1"),
         (["evaluate", out, FILE], f"{FILE}: expected the jets of the training, whose held-out ones are known, found "
                                   "others; use --jets-of all"),
         (["evaluate", out, small / "labelled.h5", "--level", "2"],
