@@ -113,6 +113,11 @@ class Job:
     checkpoints: int = 10
     excluded: tuple[int, ...] = ()
 
+    def __post_init__(self):
+        for array in (self.ub, self.u, self.position):
+            if array is not None:
+                array.setflags(write=False)
+
     @classmethod
     def read(cls, path) -> "Job":
         """The job of a TOML file. Raises SourceError with the key, what was expected and what was found."""
@@ -606,6 +611,9 @@ def _grids(raw, where, ub, u) -> tuple[tuple[str, Grid], ...]:
             need = "ub, or a cell with an orientation" if axes == "hkl" else "an orientation, or ub with its cell"
             raise SourceError(f"{where}: crystal", f"{need} for the grid '{name}' in {axes}", "none")
         key = _one_of(values, ("maximum", "shape"), where, table)
+        if key == "maximum" and any(high <= low for low, high in zip(values["minimum"], values["maximum"])):
+            found = t.shown(list(values["maximum"]))
+            raise SourceError(f"{where}: {table}.maximum", "numbers above those of minimum", found)
         try:
             if key == "shape":
                 grid = Grid(values["minimum"], values["step"], values["shape"], values["chunk"], axes)

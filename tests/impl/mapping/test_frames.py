@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from impl.mapping import frames, goniometer
 from impl.mapping.goniometer import Given, Motor, Positions
-from impl.mapping.sources import SourceError, ruby
+from impl.mapping.sources import FrameCache, SourceError, ruby
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "xray"
 extras = pytest.mark.extras
@@ -152,6 +152,24 @@ def test_the_ruby_scan_opens_with_its_own_angles():
         assert frame.mask.sum() == 1
     finally:
         scan.close()
+
+
+def test_the_two_wedges_of_zirconium_are_not_joined():
+    motors = {"omega": {"axis": "omega", "sign": -1}}
+    scan = scans.opened(DATA, "frame-cache", ["zirconium_ge2.npz"], goniometer=motors, instrument={"shape": [2048] * 2})
+    low = np.degrees(-scan.start[:, 1])
+    np.testing.assert_allclose(low, np.concatenate([np.arange(-115, -65), np.arange(65, 115)]), atol=1e-12)
+    np.testing.assert_allclose(np.degrees(-scan.end[:, 1]), low + 1, atol=1e-12)
+    assert scan.breaks == (50,)
+    frame = scan.read(50)
+    assert frame.counts.shape == (2048, 2048)
+    assert frame.counts.dtype == np.uint16
+    cache = FrameCache(DATA / "zirconium_ge2.npz")
+    row, column, counts = cache.recorded(50)
+    cache.close()
+    np.testing.assert_array_equal(frame.counts[row, column], counts)
+    assert np.count_nonzero(frame.counts) == np.count_nonzero(counts)
+    scan.close()
 
 
 def test_wedges_are_read_as_they_are(tmp_path):
