@@ -46,6 +46,10 @@ class Run:
     def must_count(self) -> None:
         """Raises ConfigurationError when its times say nothing."""
         word = self.summary["verdict"]["word"]
+        if self.analysis.values_alone:
+            raise ConfigurationError(
+                sentence(self.source, "a comparison of times", "one of values", "--format csv exports everything")
+            )
         if word in ("wrong-result", "unfit") or not self.analysis.kept:
             found = f"{word}: {self.summary['verdict']['reason']}"
             raise ConfigurationError(

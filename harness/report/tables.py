@@ -415,6 +415,8 @@ def outputs(summary: dict) -> str:
     if policy == "none":
         return "not compared (policy none)"
     agree = known.get("agree")
+    if agree is None and policy == "statistical" and summary.get("accuracy"):
+        return f"undecided (policy {policy})"
     if agree is None:
         return f"nothing to compare (policy {policy})"
     return f"{'agree' if agree else 'DIFFER'} (policy {policy})"

@@ -14,6 +14,8 @@ import pytest
 
 from harness import accuracy, analysis, comparison, records, report, schedule
 from harness.errors import ConfigurationError
+from harness.exchange import exports
+from harness.report import tables
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTED = ROOT / "tests" / "arms" / "scripted.py"
@@ -262,6 +264,28 @@ def test_memory_is_not_measured_where_values_are_written(project):
     )
 
 
+STORED = ROOT / "tests" / "data" / "records" / "indistinguishable.jsonl"
+
+
+@pytest.mark.parametrize("form", ["bmf", "google-benchmark"])
+def test_values_are_no_times_of_another_tool(form):
+    with pytest.raises(ConfigurationError) as error:
+        exports.text(records.read(STORED), "run", form)
+    assert str(error.value) == (
+        "run: expected a comparison of times, found one of values; --format csv exports everything"
+    )
+    assert "warmup" in exports.text(records.read(STORED), "run", "csv")
+
+
+def test_a_comparison_of_values_stands_in_the_index_beside_those_of_times(tmp_path):
+    for name in ("indistinguishable", "improvement"):
+        (tmp_path / name).mkdir()
+        shutil.copy(STORED.with_name(f"{name}.jsonl"), tmp_path / name / records.NAME)
+    page = report.write_index(tmp_path).read_text()
+    assert "indistinguishable" in page
+    assert "improvement" in page
+
+
 # ------------------------------------------------------------------------------- the policy 'statistical'
 
 FAST = {"seconds": 0.005}
@@ -288,6 +312,7 @@ def test_a_faster_arm_wins_only_with_the_same_values(project, mode, b, word, cod
         assert (summary["fingerprints"]["agree"], entries[-1].state) == (False, "stopped")
         assert not any(one.when == "rerun" for one in records.of(entries, records.Fingerprint))
     if word == "inconclusive":
+        assert tables.outputs(summary) == "undecided (policy statistical)"
         assert summary["verdict"]["reason"].startswith("whether the values agree is undecided: at 25 contributors")
         assert "(it would be improvement: B/A = 0.5000" in summary["verdict"]["reason"]
 
