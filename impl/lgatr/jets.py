@@ -17,6 +17,8 @@ from impl.gnn.errors import InputError, PackageError
 #: GeV; momenta are divided by it, so that a constituent's energy is of order 1
 UNIT = 20.0
 CLASSES = ("background", "signal")
+#: jets that are read at a time: padding is never in memory for more
+RANGE = 16384
 
 
 @dataclass
@@ -124,27 +126,30 @@ def from_hdf5(path) -> Jets:
             if "constituents" not in file:
                 found = ", ".join(sorted(file)) or "nothing"
                 raise InputError(path, "a dataset 'constituents' (jets, N, 4)", found)
-            columns = {name: file[name][:] for name in ("constituents", "count", "label", "weight") if name in file}
+            padded = file["constituents"]
+            if padded.ndim != 3 or padded.shape[2] != 4:
+                raise InputError(f"{path}: constituents", "(jets, N, 4)", str(padded.shape))
+            jets, most = padded.shape[:2]
+            columns = {name: file[name][:] for name in ("count", "label", "weight") if name in file}
+            for name, values in columns.items():
+                if values.shape != (jets,):
+                    raise InputError(f"{path}: {name}", f"({jets},)", str(values.shape))
+            counts = columns["count"].astype(np.int64) if "count" in columns else np.full(jets, most)
+            if jets and (counts.min() < 0 or counts.max() > most):
+                raise InputError(f"{path}: count", f"0 to {most}", f"{counts.min()} to {counts.max()}")
+            momenta = []
+            for first in range(0, jets, RANGE):
+                part = padded[first : first + RANGE].astype(np.float32)
+                if "count" not in columns:
+                    counts[first : first + RANGE] = (part[..., 0] != 0).sum(1)
+                momenta.append(part[np.arange(most) < counts[first : first + RANGE, None]])
     except OSError as error:
         raise InputError(path, "an HDF5 file", str(error).splitlines()[0][:80]) from None
-    padded = columns["constituents"]
-    if padded.ndim != 3 or padded.shape[2] != 4:
-        raise InputError(f"{path}: constituents", "(jets, N, 4)", str(padded.shape))
-    jets, most = padded.shape[:2]
-    for name in ("count", "label", "weight"):
-        if name in columns and columns[name].shape != (jets,):
-            raise InputError(f"{path}: {name}", f"({jets},)", str(columns[name].shape))
-    if "count" in columns:
-        counts = columns["count"].astype(np.int64)
-        if jets and (counts.min() < 0 or counts.max() > most):
-            raise InputError(f"{path}: count", f"0 to {most}", f"{counts.min()} to {counts.max()}")
-    else:
-        counts = (padded[..., 0] != 0).sum(1)
-    kept = np.arange(most) < counts[:, None]
     label = columns["label"].astype(np.int64) if "label" in columns else None
     weight = columns.get("weight", np.ones(jets)).astype(np.float32)
     offsets = np.concatenate([[0], counts.cumsum()]).astype(np.int64)
-    return Jets(str(path), padded[kept].astype(np.float32), offsets, label, weight).checked()
+    momenta = np.concatenate([np.empty((0, 4), np.float32), *momenta])
+    return Jets(str(path), momenta, offsets, label, weight).checked()
 
 
 def from_cache(cache) -> Jets:

@@ -56,6 +56,13 @@ def test_without_counts_padding_is_what_has_no_energy(tmp_path):
     assert one.fingerprint == two.fingerprint
 
 
+def test_ranges_of_a_file_make_the_whole(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.h5", leave=("count",))
+    whole = jets.read(path)
+    monkeypatch.setattr(jets, "RANGE", 4)
+    assert jets.read(path).fingerprint == whole.fingerprint
+
+
 def test_selected_jets_are_those_of_a_loop(sample):
     index = np.array([5, 0, 17, 5])
     chosen = sample.select(index)
@@ -112,6 +119,14 @@ def test_the_same_jets_come_from_root(sample, tmp_path):
     np.testing.assert_allclose(*sums, rtol=1e-5, atol=1e-3)
     leading = [one.momenta[one.offsets[:-1]] for one in (found, some)]
     np.testing.assert_allclose(*leading, rtol=1e-5, atol=1e-4)
+    (tmp_path / "scaled.toml").write_text(SCHEMA + "[scale.pt]\nfactor = 0.01\n")
+    assert main(["prepare", str(tmp_path / "jets.root"), "--schema", str(tmp_path / "scaled.toml"), "--output",
+                 str(tmp_path / "scaled"), "--quiet"]) in (0, None)  # fmt: skip
+    with pytest.raises(InputError) as caught:
+        jets.read(tmp_path / "scaled")
+    assert str(caught.value) == (
+        f"{tmp_path / 'scaled'}: expected features without [scale], found pt; prepare it without"
+    )
 
 
 def faults(tmp_path):
