@@ -200,7 +200,7 @@ def _export(arguments, job, reporter, stop) -> int:
         facts = run.values(job, job.grids[0][0], arguments.values)
         reporter.result("values", facts, f"{arguments.values}: {facts['records']} records")
         return 0
-    files = run.export(job, reporter.say)
+    files = run.export(job)
     reporter.result("exported", {"files": [str(path) for path in files]}, "\n".join(map(str, files)))
     return 0
 

@@ -21,11 +21,13 @@ from impl.mapping.checkpoint import EmptyMap, Lock, Router
 from impl.mapping.frames import FrameStack
 from impl.mapping.job import Job
 from impl.mapping.kernel import MappingError, library_digest
-from impl.mapping.parts import Part, StorageError, Summary
+from impl.mapping.parts import Part, StorageError, Summary, merged
 from impl.mapping.plan import Plan
 from impl.mapping.sources import SourceError
 from impl.mapping.work import Work
 
+#: what of a finished map's footer is kept with an exported one
+FACTS = ("rows", "contributors", "fingerprint", "sumW", "sumI", "sumV", "frames_covered", "frames")
 _SHARE = re.compile(r"share-(\d+)-of-(\d+)")
 
 
@@ -343,16 +345,35 @@ def finalise(job: Job, say=lambda text: None, clean: bool = False, stop=None) ->
         return footers
 
 
-def windows(path, rows: int = 1 << 20):
-    """The records of a finalised map, some whole chunks at a time."""
-    from impl.mapping.parts import merged
+def _finalised(job: Job, grid: str) -> Part:
+    """The map of a grid, checked; raises StorageError where there is none, or that of another job."""
+    path = records_path(job, grid)
+    if not path.exists():
+        raise StorageError(path, "a finalised map", "none", "finalise it first")
+    part = Part(path)
+    if part.footer["job"] != job.digest():
+        raise StorageError(
+            path, f"a map of job {job.digest()[:12]}", f"one of {part.footer['job'][:12]}", "finalise it again"
+        )
+    part.verify()
+    return part
 
-    return merged([Part(path)], rows)
+
+def export(job: Job) -> list[Path]:
+    """Write the finalised maps to the job's output with planes of each beside it (export.py); returns the files.
+
+    The file also says of every frame which content it had and what scaled it.
+    """
+    from impl.mapping import export as exports
+
+    parts = {name: _finalised(job, name) for name, _ in job.grids}
+    facts = {name: {key: part.footer[key] for key in FACTS} for name, part in parts.items()}
+    return exports.export(job, {name: (lambda p=part: merged([p])) for name, part in parts.items() if part.rows}, facts)
 
 
 def values(job: Job, grid: str, path) -> dict:
     """Write value, variance, weight, key and contributors of a finalised map as .npz, for `harness accuracy`."""
-    part = Part(records_path(job, grid))
+    part = _finalised(job, grid)
     records = part.read(0, part.rows)
     np.savez(
         path, key=records.key(), value=records.intensity(), variance=records.variance(), weight=records.sum_weight,

@@ -17,6 +17,8 @@ from made_scans import NOWHERE, files, job_file
 
 from impl.mapping.__main__ import main
 from impl.mapping.checkpoint import Lock
+from impl.mapping.job import Job
+from impl.mapping.parts import Part
 
 ROOT = Path(__file__).resolve().parents[3]
 #: 24 frames, enough work that a kill meets it half way
@@ -245,6 +247,7 @@ def test_a_bar_on_a_terminal(tmp_path):
         (["map", "--schedule", "pools"], {}, 2, "schedule: expected one of inline"),
         (["map", "--watchdog", "-1"], {}, 2, "--watchdog: expected at least 0 seconds, found -1"),
         (["resume"], {}, 10, "expected a run to go on with, found none; start it with map"),
+        (["export"], {}, 10, "hkl.records: expected a finalised map, found none; finalise it first"),
         (["finalise"], {}, 10, "expected a mapped job, found none; map it first"),
         (["map"], {"seed": -1}, 2, "job.toml: input.synthetic.seed"),
     ],
@@ -275,3 +278,26 @@ def test_shares_by_hand(tmp_path, capsys):
     assert "expected 2 shares, found 1 of 2 missing; map it first" in capsys.readouterr().err
     assert main(["map", job, "--quiet", "--share", "1/2"]) == 0
     assert main(["finalise", job, "--quiet"]) == 0
+
+
+def test_an_export_is_the_map_and_tells_its_frames(tmp_path, capsys):
+    import h5py
+
+    job = job_file(tmp_path, frames=4, step=0.1)
+    for name in ("map", "finalise"):
+        assert main([name, str(job), "--quiet"]) == 0
+    assert main(["export", str(job), "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)["files"]
+    assert [Path(path).name for path in written] == ["made.nxs", "made.hkl.png"]
+    part = Part(tmp_path / "made.nxs.scratch" / "hkl.records")
+    records, grid = part.read(0, part.rows), dict(Job.read(job).grids)["hkl"]
+    with h5py.File(tmp_path / "made.nxs") as file:
+        place = tuple(grid.indices(records.chunk, records.local).T)
+        assert file["entry/hkl/intensity"][()][place].tobytes() == records.intensity().tobytes()
+        assert file["entry/hkl/contributors"][()].sum() == part.footer["contributors"]
+        facts = json.loads(file["entry/process/records"][()])["hkl"]
+    assert facts["fingerprint"] == part.footer["fingerprint"]
+    assert [fact["frame"] for fact in facts["frames"]] == [0, 1, 2, 3]
+    assert main(["map", str(job_file(tmp_path, frames=4, step=0.1, seed=2)), "--quiet"]) == 10
+    assert main(["export", str(job), "--quiet"]) == 10
+    assert "hkl.records: expected a map of job" in capsys.readouterr().err
