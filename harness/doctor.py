@@ -4,6 +4,7 @@ Thresholds decide what is said here, never a verdict.
 """
 
 import os
+import shutil
 import statistics
 import subprocess
 import time
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import load, machine
+from harness import gpu, load, machine
 
 #: cores of foreign load, stolen cores, share of time under pressure, °C, seconds
 FOREIGN, STOLEN, PRESSURE, HOT = 0.2, 0.01, 0.10, 85.0
@@ -47,10 +48,12 @@ class Probes:
     ----------
     clock_step : float   smallest step of the clock
     spawn : float        median time to start and collect the smallest process
+    perf : bool          whether the program is there
     """
 
     clock_step: float
     spawn: float
+    perf: bool = True
 
 
 def probe() -> Probes:
@@ -66,7 +69,7 @@ def probe() -> Probes:
         begin = time.perf_counter()
         subprocess.run(["true"], check=True, stdin=subprocess.DEVNULL)
         spawns.append(time.perf_counter() - begin)
-    return Probes(min(steps), statistics.median(spawns))
+    return Probes(min(steps), statistics.median(spawns), shutil.which("perf") is not None)
 
 
 def examine(
@@ -75,6 +78,7 @@ def examine(
     *,
     wait: Callable[[], None] = lambda: time.sleep(1.0),
     probes: Probes | None = None,
+    gpus: gpu.Gpus | None = None,
 ) -> list[Finding]:
     """Look at everything; findings in a fixed order, the good ones among them.
 
@@ -83,17 +87,18 @@ def examine(
     proc, sys : str    roots of the two file systems; others than the machine's own in tests
     wait : callable    lets time pass between the two looks that rates come from
     probes : Probes    None: measured now
+    gpus : gpu.Gpus    None: the machine's own
     """
-    look = _Look(proc, sys, wait, probes or probe())
+    look = _Look(proc, sys, wait, probes or probe(), gpus or gpu.Gpus())
     return [check(look) for check in _CHECKS]
 
 
 class _Look:
     """The machine as it is described, and what changed while waiting."""
 
-    def __init__(self, proc: str, sys: str, wait: Callable[[], None], probes: Probes):
-        self.proc, self.sys, self.probes = proc, sys, probes
-        sampler = load.Sampler(proc, sys)
+    def __init__(self, proc: str, sys: str, wait: Callable[[], None], probes: Probes, gpus: gpu.Gpus):
+        self.proc, self.sys, self.probes, self.gpus = proc, sys, probes, gpus.describe()
+        sampler = load.Sampler(proc, sys, gpus=gpus)
         before, swapped, throttled = sampler.scan(), self._swapped_in(), self._throttle_count()
         wait()
         after = sampler.scan(closing=True)
@@ -145,7 +150,9 @@ def _governor(look: _Look) -> Finding:
 def _turbo(look: _Look) -> Finding:
     found = look.about["turbo"]
     if found is None:
-        return Finding("turbo", "unknown", "the driver does not say", "boost may come and go with heat", "see the BIOS")
+        return Finding(
+            "turbo", "unknown", "the driver does not say", "boost may come and go with heat", "ask the firmware's setup"
+        )
     if not found:
         return Finding("turbo", "ok", "off")
     intel = load.read(f"{look.sys}/devices/system/cpu/intel_pstate/no_turbo") is not None
@@ -163,7 +170,7 @@ def _turbo(look: _Look) -> Finding:
 def _smt(look: _Look) -> Finding:
     found = look.about["smt"]
     if found != "on":
-        return Finding("smt", "ok", found or "no siblings")
+        return Finding("smt", "ok", {None: "no siblings", "notsupported": "not supported"}.get(found, found))
     return Finding(
         "smt",
         "note",
@@ -206,7 +213,9 @@ def _quota(look: _Look) -> Finding:
 def _steal(look: _Look) -> Finding:
     found = look.load["steal"]
     if found is None:
-        return Finding("steal", "unknown", "this system does not say", "stolen time looks like slow code", "")
+        return Finding(
+            "steal", "unknown", "this system does not say", "stolen time looks like slow code", "compare cpu_seconds"
+        )
     if found <= STOLEN:
         return Finding("steal", "ok", f"{found:.3f} cores")
     return Finding(
@@ -225,7 +234,7 @@ def _hypervisor(look: _Look) -> Finding:
     return Finding(
         "virtual machine",
         "note",
-        found,
+        "yes, of a host that does not say its name" if found == "unknown" else found,
         "neighbours share caches and sibling threads unseen: CPU time varies too, and steal does not show it",
         "use bare metal for effects below 2 %",
     )
@@ -237,7 +246,7 @@ def _hypervisor(look: _Look) -> Finding:
 def _competitors(look: _Look) -> Finding:
     found = look.load["foreign"]
     if found is None:
-        return Finding("competing processes", "unknown", "not to be seen", "foreign load cannot be told", "")
+        return Finding("competing processes", "unknown", "not to be seen", "foreign load cannot be told", "mount /proc")
     if found <= FOREIGN:
         return Finding("competing processes", "ok", f"{found:.2f} cores")
     names = ", ".join(f"{one['name']} ({one['pid']}) {one['cores']:.2f}" for one in look.load["top"][:3])
@@ -332,7 +341,13 @@ def _thp(look: _Look) -> Finding:
 def _aslr(look: _Look) -> Finding:
     found = look.about["aslr"]
     if found is None:
-        return Finding("address layout", "unknown", "this system does not say", "", "")
+        return Finding(
+            "address layout",
+            "unknown",
+            "this system does not say",
+            "where every launch has the same layout, its chance effect is taken for the arms' difference",
+            "mount /proc",
+        )
     if found == 2:
         return Finding("address layout", "ok", "random in every launch")
     return Finding(
@@ -413,14 +428,67 @@ def _spawn(look: _Look) -> Finding:
     )
 
 
+def _capable(look: _Look, *capabilities: int) -> bool:
+    """Whether this process has one of some capabilities, by number."""
+    for line in (look.text(f"{look.proc}/self/status") or "").splitlines():
+        if line.startswith("CapEff:"):
+            return any(int(line.split()[1], 16) >> number & 1 for number in capabilities)
+    return False
+
+
+_CAP_SYS_PTRACE, _CAP_SYS_ADMIN, _CAP_PERFMON = 19, 21, 38
+
+
+def _events(look: _Look) -> Finding:
+    name, found = "hardware events", []
+    lost = "scenario.perf counts no cycles or cache misses: why an arm is faster stays unsaid; times do not change"
+    paranoid = look.text(f"{look.proc}/sys/kernel/perf_event_paranoid")
+    units = Path(f"{look.sys}/bus/event_source/devices")
+    if not look.probes.perf:
+        found.append(("no program perf", "sudo apt-get install linux-perf"))
+    if paranoid is None:
+        found.append(("the kernel counts none", "a kernel with CONFIG_PERF_EVENTS"))
+    elif int(paranoid) > 2 and not _capable(look, _CAP_SYS_ADMIN, _CAP_PERFMON):
+        found.append((f"perf_event_paranoid = {paranoid}", "sudo sysctl kernel.perf_event_paranoid=2"))
+    if not any(units.glob("cpu*")):
+        found.append(("the processor shows no counters", "a virtual machine has them when its host lets it"))
+    if not found:
+        return Finding(name, "ok", "can be counted")
+    return Finding(name, "note", ", ".join(what for what, _ in found), lost, "; ".join(mend for _, mend in found))
+
+
+def _gpus(look: _Look) -> Finding:
+    name, devices = "graphics processors", look.load["gpus"]
+    if not devices:
+        return Finding(name, "ok", "none that NVIDIA's driver shows")
+    named = [one["name"] or "?" for one in look.gpus]
+    busy = [
+        f"{kind} {number}: {len(one['foreign'])} other processes"
+        + ("" if one["busy"] is None else f", {one['busy']:.0%} busy")
+        for number, (kind, one) in enumerate(zip(named, devices))
+        if one["foreign"]
+    ]
+    if busy:
+        return Finding(
+            name,
+            "harm",
+            "; ".join(busy),
+            "they share memory and clock with the arms, and foreign load counts processors' cores only",
+            "stop them (nvidia-smi names them), or choose another device: CUDA_VISIBLE_DEVICES",
+        )
+    return Finding(
+        name,
+        "note",
+        ", ".join(named),
+        "clock, power, temperature and other users are recorded around every unit; this was tried on a made library "
+        "only, never on a machine with a device",
+        "compare one record with nvidia-smi before you rely on it",
+    )
+
+
 def _stacks(look: _Look) -> Finding:
     scope = look.text(f"{look.proc}/sys/kernel/yama/ptrace_scope")
-    status = look.text(f"{look.proc}/self/status") or ""
-    capable = False
-    for line in status.splitlines():
-        if line.startswith("CapEff:"):
-            capable = bool(int(line.split()[1], 16) >> 19 & 1)  # CAP_SYS_PTRACE
-    if scope in (None, "0") or capable:
+    if scope in (None, "0") or _capable(look, _CAP_SYS_PTRACE):
         return Finding("stacks of a hang", "ok", "may be read")
     return Finding(
         "stacks of a hang",
@@ -452,4 +520,6 @@ _CHECKS = (
     _clock_step,
     _spawn,
     _stacks,
+    _events,
+    _gpus,
 )

@@ -144,9 +144,10 @@ class Sampler:
     ----------
     proc, sys : str     roots of the two file systems; others than the machine's own in tests
     method : str        "cgroup", "proc+children", "stat-only" or "totals"; None: the best that works here
+    gpus : gpu.Gpus     None: the machine's own, none beside other roots
     """
 
-    def __init__(self, proc: str = "/proc", sys: str = "/sys", method: str | None = None):
+    def __init__(self, proc: str = "/proc", sys: str = "/sys", method: str | None = None, gpus: gpu.Gpus | None = None):
         self._proc, self._sys = proc, sys
         self._total = _TotalOfCgroups(proc, sys)
         self._throttled = _own_throttling(proc, sys)
@@ -154,7 +155,7 @@ class Sampler:
         self._frequencies = _existing(f"{sys}/devices/system/cpu", "cpu", "cpufreq/scaling_cur_freq")
         self._temperatures = _existing(f"{sys}/class/thermal", "thermal_zone", "temp")
         self._psi = read(f"{proc}/pressure/cpu") is not None
-        self._gpus = gpu.Gpus() if proc == "/proc" else None
+        self._gpus = gpus if gpus is not None else gpu.Gpus() if proc == "/proc" else None
         self.method = method or self._best_method()
 
     def _best_method(self) -> str:

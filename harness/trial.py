@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -71,16 +72,21 @@ def told(seen: list[Seen]) -> list[str]:
     return lines
 
 
-def told_findings(findings: list[Finding]) -> list[str]:
-    """The findings in lines for a terminal: what was found, what it does, what mends it."""
+def told_findings(findings: list[Finding], width: int = 100) -> list[str]:
+    """The findings in lines for a terminal: what harms first, with its effect and what mends it; the good ones last."""
     lines = []
-    for one in findings:
-        lines.append(f"{one.state:<8} {one.name}: {one.found}")
-        if one.effect:
-            lines.append(f"         {one.effect}")
-        if one.mend:
-            lines.append(f"         mend: {one.mend}")
-    return lines
+    for state in ("harm", "note", "unknown"):
+        for one in findings:
+            if one.state == state:
+                lines += _wrapped(f"{state:<9}{one.name}: {one.found}", width)
+                lines += _wrapped(f"{'':<9}{one.effect}", width) if one.effect else []
+                lines += _wrapped(f"{'':<9}→ {one.mend}", width, 11) if one.mend else []
+    good = [f"{one.name} {one.found}" for one in findings if one.state == "ok"]
+    return lines + (_wrapped(f"{'ok':<9}{' · '.join(good)}", width) if good else [])
+
+
+def _wrapped(text: str, width: int, indent: int = 9) -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def as_dict(findings: list[Finding], seen: list[Seen]) -> dict[str, Any]:
