@@ -67,6 +67,10 @@ class FrameCache:
         except OSError as error:
             raise SourceError(path, "a frame cache (.npz)", error.strerror or str(error), "check the path") from None
         self._file = None
+        if not zipfile.is_zipfile(self._handle):
+            self.close()
+            raise SourceError(path, "a frame cache (.npz)", "no archive, or one that ends early", "check the file")
+        self._handle.seek(0)
         try:
             self._file = np.load(self._handle, allow_pickle=False)
             self.names = set(self._file.files)

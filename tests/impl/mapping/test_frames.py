@@ -204,6 +204,17 @@ def test_faults_of_a_frame_cache_are_named(tmp_path):
     path = scans.write_cache(tmp_path / "a.npz", made, OMEGA[:1])
     text = fault(scans.opened, tmp_path, "frame-cache", ["b.npz"])
     assert text == f"{tmp_path}/b.npz: expected a frame cache (.npz), found No such file or directory; check the path"
+    (tmp_path / "cut.npz").write_bytes(path.read_bytes()[:-30])
+    (tmp_path / "text.npz").write_text("0.8 1.5e-4 1.2")
+    for name in ("cut.npz", "text.npz"):
+        assert fault(scans.opened, tmp_path, "frame-cache", [name]) == (
+            f"{tmp_path}/{name}: expected a frame cache (.npz), found no archive, or one that ends early; check "
+            "the file"
+        )
+    text = fault(frames.open_scan, frames.Input("mar345"))
+    assert text == (
+        "the job: input.format: expected one of cbf, tiff, edf, hdf5, frame-cache, synthetic, found 'mar345'"
+    )
     text = fault(scans.opened, tmp_path, "frame-cache", ["a.npz", "a.npz"])
     assert text == "job.toml: input.files: expected one frame cache (.npz), found 2"
     text = fault(scans.opened, tmp_path, "frame-cache", ["a.npz"], instrument={"shape": [6, 7]})

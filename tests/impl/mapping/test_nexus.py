@@ -317,6 +317,14 @@ def test_files_that_are_no_hdf5(tmp_path):
     assert fault(scans.opened, tmp_path, "hdf5", ["a.h5"], angles=GIVEN) == (
         f"{tmp_path}/a.h5: expected an HDF5 file, found No such file or directory; check the path"
     )
+    nxmx(tmp_path / "cut.h5", stack(3))
+    raw = (tmp_path / "cut.h5").read_bytes()
+    (tmp_path / "cut.h5").write_bytes(raw[: len(raw) // 2])
+    text = fault(scans.opened, tmp_path, "hdf5", ["cut.h5"], angles=GIVEN)
+    assert text.startswith(
+        f"{tmp_path}/cut.h5: expected an HDF5 file, found none (Unable to synchronously open file (truncated"
+    )
+    assert text.endswith("); check the file")
     (tmp_path / "a.h5").write_bytes(b"\x89HDF\r\n\x1a\nand no more")
     assert fault(scans.opened, tmp_path, "hdf5", ["a.h5"], angles=GIVEN).startswith(
         f"{tmp_path}/a.h5: expected an HDF5 file, found none ("
