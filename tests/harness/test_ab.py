@@ -154,6 +154,16 @@ def test_a_fault_in_every_run_of_b_is_void_and_fails_b(project, does, reason):
     check_nothing_is_left()
 
 
+def test_an_arm_over_its_memory_limit_is_void_with_that_reason_and_one_below_it_is_not(project):
+    _, entries, summary = ab(b=settings(does="memory", at=1), scenario__memory_limit=400 << 20)
+    voids = records.of(entries, records.Void)
+    assert [(void.arm, void.reason) for void in voids] == [("b", "memory")] * 5
+    assert "found no memory left within the limit of 400 MiB a process" in voids[0].message
+    assert summary["voids"] == {"a": {}, "b": {"memory": 5}}
+    assert summary["void_shares"]["b"]["low"] > 0.4
+    assert (summary["verdict"]["word"], summary["exit_code"]) == ("regression", 1)
+
+
 def test_a_base_that_does_not_run_is_unfit(project):
     _, _, summary = ab(a=settings(does="exit"))
     assert (summary["verdict"]["word"], summary["exit_code"]) == ("unfit", 4)

@@ -517,11 +517,30 @@ def test_the_own_account_of_the_kernel_agrees_with_what_is_own(foreigners, accou
 
 @linux
 def test_a_scan_says_what_it_cost():
+    """Against the clock of this thread, just outside both scans."""
     sampler = load.Sampler()
+    begin = time.thread_time()
     before = sampler.scan()
-    found = sampler.difference(before, sampler.scan(), [os.getpid()])
-    assert 0 < found["sampler_seconds"] < 10
+    after = sampler.scan(closing=True)
+    around = time.thread_time() - begin
+    found = sampler.difference(before, after, [os.getpid()])
+    assert 0.8 * around < found["sampler_seconds"] <= around
     assert os.getpid() in {process.pid for process in before.processes.values()}
+
+
+@linux
+def test_the_machines_totals_are_those_that_another_reader_finds():
+    """psutil before and after, both in ticks: what is between them is between ours."""
+    import psutil
+
+    def theirs():
+        times = psutil.cpu_times()
+        return times.user + times.nice + times.system, times.irq + times.softirq, times.steal, times.iowait
+
+    sampler = load.Sampler()
+    first, scan, last = theirs(), sampler.scan(), theirs()
+    for low, found, high in zip(first, (scan.busy, scan.irq, scan.steal, scan.io_wait), last):
+        assert low - 1e-6 <= found <= high + 1e-6
 
 
 @linux

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -165,6 +166,39 @@ def test_a_hang_leaves_the_stacks_of_every_thread_and_no_process(tmp_path):
     assert "stuck_thread" in found.stacks
     assert "stuck_main" in found.stacks
     assert "'sleep': state S" in found.stacks
+
+
+NATIVE = "import ctypes\ndef stuck(): ctypes.CDLL(None).pause()\nsay(HEADER)\nhear()\nstuck()"
+
+
+def test_a_hang_in_a_library_shows_its_native_frames(tmp_path):
+    stacks = fault(arm(tmp_path, NATIVE), 1.0).stacks
+    if "no stacks from py-spy" in stacks:
+        pytest.skip("this machine does not let py-spy read stacks")
+    assert re.search(r"^ +\S*pause.*\(libc", stacks, re.MULTILINE), stacks  # the frame that waits
+    assert "stuck (" in stacks  # and the Python that called it
+
+
+@pytest.mark.parametrize(
+    ("refuses", "found"),
+    [
+        ("--native", "stuck ("),  # as on machines where native frames cannot be unwound
+        ("dump", "no stacks from py-spy (refused); its threads as the kernel sees them"),
+    ],
+)
+def test_stacks_fall_back_to_what_can_be_had(tmp_path, monkeypatch, refuses, found):
+    real = process_module._py_spy()
+    if real is None:
+        pytest.skip("py-spy is not installed")
+    stand_in = tmp_path / "py-spy"
+    stand_in.write_text(f'#!/bin/sh\ncase "$*" in *{refuses}*) echo refused >&2; exit 1;; esac\nexec {real} "$@"\n')
+    stand_in.chmod(0o755)
+    monkeypatch.setattr(process_module, "_py_spy", lambda: str(stand_in))
+    stacks = fault(arm(tmp_path, NATIVE), 1.0).stacks
+    if refuses == "--native" and "no stacks from py-spy" in stacks:
+        pytest.skip("this machine does not let py-spy read stacks")
+    assert found in stacks
+    assert "libc" not in stacks
 
 
 def test_half_a_line_then_silence_is_a_hang_that_shows_it(tmp_path):
