@@ -35,6 +35,7 @@ METRIC_WORDS = {"auc": "AUC", "accuracy": "accuracy", "log_loss": "log loss"}
 #: arrays that an .npz of each kind has; `contributors` of a map may be absent
 MAP = ("key", "value", "variance", "weight")
 MODEL = ("score", "label", "weight", "key", "seed")
+_LEAST = {"variance": 0.0, "contributors": 1.0}
 #: share of a map's weight that an arm may miss; difference of a model's metric that does not matter
 MAP_TOLERANCE, MODEL_TOLERANCE = 0.01, 0.005
 #: weighted median of the shift from which on maps are different; 90 % point below which they are indistinguishable
@@ -55,7 +56,7 @@ class Map:
     key : int64 or uint64 (n,)         which voxel, bin or pixel; each once
     value, variance : float64 (n,)     variance of the value; 0 where it has no error bar
     weight : float64 (n,)              above 0: entries without weight are left out when it is read
-    contributors : float64 (n,) | None samples behind each value
+    contributors : float64 (n,) | None samples behind each value, at least 1
     """
 
     key: np.ndarray
@@ -200,7 +201,7 @@ def _map(arrays: dict[str, np.ndarray], where: str) -> Map:
         raise ConfigurationError(sentence(where, "an entry with weight above 0", f"none among {len(key)}"))
     key, columns = key[heavy], {name: column[heavy] for name, column in columns.items()}
     for name in names[1:]:
-        _finite(name, columns[name], key, where, 0.0 if name in ("variance", "contributors") else -math.inf)
+        _finite(name, columns[name], key, where, _LEAST.get(name, -math.inf))
     return Map(key, columns["value"], columns["variance"], columns["weight"], columns.get("contributors"))
 
 
@@ -318,26 +319,23 @@ def _common(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _reduce_maps(a: Map, b: Map) -> dict[str, Any]:
     i, j = _common(a.key, b.key)
-    total_a, total_b = float(a.weight.sum()), float(b.weight.sum())
-    barred = a.variance[i] > 0
-    shared_weight = float(a.weight[i].sum())
-    i, j = i[barred], j[barred]
-    weight = a.weight[i]
+    shared, barred = a.weight[i], a.variance[i] > 0
     found: dict[str, Any] = {
         "kind": "map",
-        "shared": len(barred),
-        "only_a": len(a.key) - len(barred),
-        "only_b": len(b.key) - len(barred),
-        "only_a_share": max(0.0, 1 - shared_weight / total_a) if len(barred) < len(a.key) else 0.0,
-        "only_b_share": float(np.delete(b.weight, _common(a.key, b.key)[1]).sum() / total_b),
+        "shared": len(i),
+        "only_a": len(a.key) - len(i),
+        "only_b": len(b.key) - len(j),
+        "only_a_share": float(np.delete(a.weight, i).sum() / a.weight.sum()),
+        "only_b_share": float(np.delete(b.weight, j).sum() / b.weight.sum()),
         "without_bar": int((~barred).sum()),
-        "without_bar_share": 1 - float(weight.sum()) / shared_weight if shared_weight else 0.0,
-        "weight_ratio": total_b / total_a,
+        "without_bar_share": float(shared[~barred].sum() / shared.sum()) if len(i) else 0.0,
+        "weight_ratio": float(b.weight.sum() / a.weight.sum()),
         "intensity_ratio": _ratio(float((b.value * b.weight).sum()), float((a.value * a.weight).sum())),
         "contributors": None,
         "pull": None,
         "histogram": None,
     }
+    i, j, weight = i[barred], j[barred], shared[barred]
     if not len(i):
         return found
     signed = (b.value[j] - a.value[i]) / np.sqrt(a.variance[i])

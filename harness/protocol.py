@@ -55,7 +55,7 @@ A *map* (any result with an error bar) has
     value : float (n,)              the result
     variance : float (n,)           its variance, at least 0; 0: no error bar, counted but not judged
     weight : float (n,)             how much the entry counts, at least 0. At 0 there is no entry: value may be NaN
-    contributors : float (n,)       optional: samples behind the value, as the error bar counts them
+    contributors : float (n,)       optional: samples behind the value, as the error bar counts them; at least 1
 
 A *model* has
     score : float (n, C) or (n,)    one logit a class, the largest wins; or the log odds of class 1, above 0 it wins.

@@ -478,6 +478,10 @@ START = "arm 'x', values: expected "
             MAP | {"variance": np.array([1, -2.0, 1])},
             "finite numbers of at least 0 in 'variance', found -2 at key 1",
         ),
+        (
+            MAP | {"contributors": np.array([1, 1, 0])},
+            "finite numbers of at least 1 in 'contributors', found 0 at key 2",
+        ),
         (MAP | {"weight": np.array([1, -2.0, 1])}, "finite numbers of at least 0 in 'weight', found -2 at key 1"),
         (MAP | {"weight": np.zeros(3)}, "an entry with weight above 0, found none among 3"),
         (MODEL | {"score": np.zeros((3, 1))}, "'score' (n,) or (n, two classes or more), found shape (3, 1)"),
