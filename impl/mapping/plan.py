@@ -9,6 +9,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from impl.mapping.groups import cut
 from impl.mapping.kernel import MappingError, bytes_per_sample
 from impl.mapping.parts import StorageError, canonical, write_whole
 
@@ -216,13 +217,7 @@ def cut_ranges(frames, frames_per_call: int, checkpoints: int, breaks=()):
 
     No call goes over a gap between frames, where one is excluded, or over a frame of `breaks`, where the scan jumps.
     """
-    calls, breaks = [], set(breaks)
-    for frame in frames:
-        follows = calls and frame == calls[-1][-1] + 1 and frame not in breaks
-        if follows and len(calls[-1]) < frames_per_call:
-            calls[-1].append(frame)
-        else:
-            calls.append([frame])
+    calls = cut(frames, frames_per_call, breaks)
     count = max(1, min(checkpoints, len(calls)))
     ranges = [(len(calls) * i // count, len(calls) * (i + 1) // count) for i in range(count)]
     return tuple(map(tuple, calls)), tuple(ranges)

@@ -4,6 +4,7 @@
 <scratch>/<grid>.records   the map, once all shares are whole
 """
 
+import itertools
 import os
 import re
 import resource
@@ -14,17 +15,19 @@ from pathlib import Path
 
 import numpy as np
 
-from impl.mapping import checkpoint
+from impl.mapping import checkpoint, groups
 from impl.mapping import plan as plans
 from impl.mapping import schedule as schedules
 from impl.mapping.checkpoint import EmptyMap, Lock, Router
+from impl.mapping.correction import Corrected
 from impl.mapping.frames import FrameStack
+from impl.mapping.geometry import exposure_tables
 from impl.mapping.job import Job
-from impl.mapping.kernel import MappingError, library_digest
+from impl.mapping.kernel import Kernel, MappingError, Options, library_digest
 from impl.mapping.parts import Part, StorageError, Summary, merged
 from impl.mapping.plan import Plan
 from impl.mapping.sources import SourceError
-from impl.mapping.work import Work
+from impl.mapping.work import Work, correction_of
 
 #: what of a finished map's footer is kept with an exported one
 FACTS = ("rows", "contributors", "fingerprint", "sumW", "sumI", "sumV", "frames_covered", "frames")
@@ -76,9 +79,74 @@ def make_plan(job: Job, stack: FrameStack, share: tuple[int, int] = (1, 1)) -> P
     )  # fmt: skip
 
 
-def _choose(job: Job, stack: FrameStack, frames, layout) -> tuple[int, str]:
-    """Frames a call by timing."""
-    raise MappingError(f"{job.source}: run.frames_per_call: expected at least 1, found 0; give a number")
+#: rows and columns of the two tiles on which frames a call are timed
+PROBE = (64, 512)
+#: samples of a job below which timing would cost more than it can gain
+WORTH_TIMING = 1 << 27
+
+
+def _choose(job: Job, stack: FrameStack, frames: list[int], layout) -> tuple[int, str]:
+    """Frames a call by timing on two tiles of the job's first frames, and why.
+
+    layout(n) shares the budget for n frames a call; what it refuses, or what leaves less than three calls at once where
+    one frame a call allows them, is not tried.
+    """
+    start, end = stack.start[frames], stack.end[frames]
+    rows, columns = job.instrument.shape
+    if len(frames) * rows * columns < WORTH_TIMING:
+        return 1, "too short a job for timing to pay"
+    given = {"ub": job.ub, "u": job.u}
+    gaps = {k for k, (a, b) in enumerate(itertools.pairwise(frames)) if b != a + 1 or b in stack.breaks}
+    travelled = max(
+        groups.travel(job.instrument, grid, job.wave_number, start, end, excluded=gaps, **given)
+        for _, grid in job.grids
+    )
+    together = groups.cut(frames, max(groups.CANDIDATES), stack.breaks)
+    enough = min(3, layout(1).workers)
+
+    def affordable(count: int) -> bool:
+        try:
+            return layout(count).workers >= enough
+        except MappingError:
+            return False
+
+    pieces = []
+    if travelled < groups.TRAVEL:
+        pieces = _pieces(job, stack, max(together, key=len))
+    options = Options(depth=job.depth, subdivision="flat")
+    with Kernel(job.grids[0][1], options) as kernel:
+        choice = groups.choose(kernel, pieces, travelled, groups.monotone(start, end), affordable)
+    return choice.frames_per_call, choice.reason
+
+
+def _pieces(job: Job, stack: FrameStack, frames) -> list[groups.Piece]:
+    """Two tiles of some adjacent frames, in the detector's middle and half way to its edge, corrected."""
+    rows, columns = job.instrument.shape
+    height, width = min(PROBE[0], rows), min(PROBE[1] >> job.depth, columns)
+    c0 = (columns - width) // 2
+    places = [((rows - height) // 2, c0), ((rows - height) // 4, c0)]
+    correction = correction_of(job, stack, frames)
+    whole, tiles = Corrected.empty((rows, columns)), [[] for _ in places]
+    for index in frames:
+        frame = stack.read(index)
+        correction.apply(frame.counts, frame.variance, frame.mask, out=whole)
+        for tile, (r, c) in zip(tiles, places):
+            tile.append([
+                np.ascontiguousarray(array[r : r + height, c : c + width])
+                for array in (whole.intensity, whole.variance, whole.mask)
+            ])  # fmt: skip
+    start, end = stack.start[list(frames)], stack.end[list(frames)]
+    if job.exposure == "stationary":
+        start = end = (start + end) / 2
+    grid, origin = job.grids[0][1], job.origin(start, end)
+    tables, stationary = exposure_tables(start, end, job.depth, job.wave_number, grid.axes, u=job.u, ub=job.ub)
+    return [
+        groups.Piece(
+            *(list(arrays) for arrays in zip(*tile)), job.instrument.corner_rays(r, r + height, c, c + width, origin),
+            (0, height, 0, width), tables, stationary,
+        )
+        for tile, (r, c) in zip(tiles, places)
+    ]  # fmt: skip
 
 
 @dataclass

@@ -243,6 +243,8 @@ class _Pools:
             kind, slots = self.outstanding.pop(future)
             error = CancelledCall() if future.cancelled() else future.exception()
             if error is not None:
+                if self.stop.signal is not None:
+                    error = Interrupted(self.stop.signal)
                 self.failure = self.failure or error
                 self.lost.add(slots)
             if kind == "fill":
@@ -273,7 +275,7 @@ class _Pools:
     # ------------------------------------------------------------------------------------------------ in the pools
 
     def _fill(self, slots: Slots, slot: int) -> None:
-        if self.stopping:
+        if self.stopping or self.stop.signal is not None:
             raise CancelledCall
         index, buffer = slots.claim(slot)
         frame = self.work.read(index)
@@ -283,7 +285,7 @@ class _Pools:
             slots.complete(slot, frame)
 
     def _map(self, slots: Slots) -> None:
-        if self.stopping:
+        if self.stopping or self.stop.signal is not None:
             raise CancelledCall
         facts = slots.take()
         if not self.grouped:  # they are the frames as read

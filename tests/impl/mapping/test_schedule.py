@@ -210,6 +210,46 @@ def test_a_budget_that_makes_many_parts_gives_the_map_all_the_same(tmp_path):
     np.testing.assert_allclose(found.sum_intensity, whole.sum_intensity, rtol=1e-12)
 
 
+def chosen(folder, **changed):
+    job = made_job(folder, frames_per_call=0, **changed)
+    one = run.make_plan(job, job.open())
+    return one.frames_per_call, one.evidence
+
+
+def test_frames_a_call_are_timed_where_that_pays(tmp_path, monkeypatch):
+    assert chosen(tmp_path) == (1, "too short a job for timing to pay")
+    monkeypatch.setattr(run, "WORTH_TIMING", 0)
+    coarse = {"frames": 20, "rows": 70, "columns": 60, "step": 0.2}
+    timed = []
+
+    def choose(kernel, pieces, travelled, is_monotone, affordable):
+        timed.append([len(piece) for piece in pieces])
+        found = real(kernel, pieces, travelled, is_monotone, affordable, rounds=1)
+        assert set(found.evidence["candidates"]) <= {2, 4, 8, 16}
+        assert affordable(1)
+        assert not affordable(10**6)
+        return found
+
+    real = run.groups.choose
+    monkeypatch.setattr(run.groups, "choose", choose)
+    count, reason = chosen(tmp_path, **coarse)
+    assert timed == [[16, 16]]
+    assert count in (1, 2, 4, 8, 16)
+    assert "pairs" in reason or "clearly faster" in reason
+    # far apart, or interlaced by frames that are left out: not even tried
+    assert chosen(tmp_path, frames=20, step=0.0005) == (1, AnyText("voxels apart"))
+    assert timed[-1] == []
+
+
+class AnyText(str):
+    """Equal to any text that holds it."""
+
+    def __eq__(self, other):
+        return str(self) in other
+
+    __hash__ = str.__hash__
+
+
 # ---------------------------------------------------------------------------------------------------- empty maps
 
 
