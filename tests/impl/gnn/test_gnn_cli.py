@@ -44,6 +44,10 @@ def test_train_predict_evaluate_without_dgl(cache, tmp_path, capsys, backend):
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line) == json.loads((run / "metrics.jsonl").read_text())
     assert main(["train", str(cache), "--out", str(run), *SMALL, *more, "--epochs", "2", "--resume"]) == 0
+    assert sorted(path.name for path in run.glob("*.pt")) == ["best.pt", "epoch-1.pt", "epoch-2.pt", "last.pt"]
+    wind_back = ["--epochs", "2", "--keep", "1", "--resume", str(run / "epoch-1.pt")]
+    assert main(["train", str(cache), "--out", str(run), *SMALL, *more, *wind_back]) == 0
+    assert sorted(path.name for path in run.glob("*.pt")) == ["best.pt", "epoch-2.pt", "last.pt"]
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
     capsys.readouterr()
     for arguments in ([], ["--streaming"], ["--batch-edges", "100"]):
@@ -112,6 +116,7 @@ def test_tensorboard_writes_where_installed_and_says_where_not(cache, tmp_path, 
         (["--threads", "0"], "--threads: expected a whole number of at least 1, found 0"),
         (["--device", "teapot"], "--device: expected a device of this torch, found"),
         (["--precision", "float8"], "--precision: expected one of float32, bfloat16, found 'float8'"),
+        (["--keep", "-1"], "train: keep: expected a whole number of at least 0, found -1"),
         (["--resume"], "last.pt: expected a checkpoint, found none"),
         (["--from", "nowhere.pt"], "nowhere.pt: expected a checkpoint, found none"),
     ],
