@@ -138,6 +138,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--show", action="store_true", help="print the table and draw the curves")
     parser.add_argument("--only", action="append", choices=NETS, help="these recipes")
+    parser.add_argument("--seed", action="append", type=int, choices=SEEDS, help="these seeds")
     arguments = parser.parse_args()
     lines = [json.loads(line) for line in RECORD.read_text().splitlines()] if RECORD.exists() else []
     if arguments.show:
@@ -148,11 +149,14 @@ def main() -> int:
     jets = samples.read(FILE)
     done = {(line["net"], line["seed"], line["permuted"]) for line in lines}
     for one in PLAN:
-        if one in done or (arguments.only and one[0] not in arguments.only):
+        left_out = (arguments.only and one[0] not in arguments.only) or (
+            arguments.seed and one[1] not in arguments.seed
+        )
+        if one in done or left_out:
             continue
         line = measure(jets, *one)
-        with RECORD.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        with RECORD.open("ab", buffering=0) as file:  # one write: several processes may share the work
+            file.write((json.dumps(line) + "\n").encode())
         print(*one, f"AUC {line['auc']['value']:.4f}", line["boost"], flush=True)
     return 0
 
