@@ -104,7 +104,7 @@ class FrameStack(Protocol):
     shape : (int, int)                      rows and columns
     frames : int
     start, end : float64 (frames, 4)        alpha, omega, chi, phi at both ends of each exposure, radians
-    breaks : tuple of int                   frames that do not begin where the frame before them ended
+    breaks : tuple of int                   frames with which a wedge begins, see goniometer.breaks
     exposure : float64 (frames,) or None    seconds; exposure_variance beside it
     monitors : dict of float64 (frames,)    monitor_variances beside it, for those that have one
     notes : dict of str                     axis -> where its positions come from

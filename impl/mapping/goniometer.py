@@ -219,12 +219,12 @@ def angles(motors, given, positions, frames: int, where, job: str = "the job"):
 
 
 def breaks(start, end) -> tuple[int, ...]:
-    """Frames that do not begin where the frame before them ended: wedges, gaps, interlaced parts.
+    """Frames that lie further from the one before than frames of this scan do: where a wedge or a part of it begins.
 
-    start, end : float64 (frames, 4), radians. A difference within 2 % of the step counts as none, as encoders read.
+    start, end : float64 (frames, 4), radians. Further is more than one and a half times the median distance of the
+    exposures' middles, in any angle; a scan in even steps has no break, whether its exposures fill the steps or not.
     """
     if len(start) < 2:
         return ()
-    jump = np.abs(start[1:] - end[:-1]).max(axis=1)
-    step = np.maximum(np.abs(end - start).max(axis=1)[:-1], np.abs(end - start).max(axis=1)[1:])
-    return tuple(int(k) + 1 for k in np.flatnonzero(jump > np.maximum(0.02 * step, 1e-9)))
+    distance = np.abs(np.diff((start + end) / 2, axis=0))
+    return tuple(int(k) + 1 for k in np.flatnonzero((distance > 1.5 * np.median(distance, axis=0) + 1e-9).any(axis=1)))

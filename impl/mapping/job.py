@@ -9,7 +9,7 @@ import json
 import math
 import os
 import tomllib
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -331,7 +331,7 @@ def parse(raw: dict, where: str, folder) -> Job:
         },
         where, "run",
     )  # fmt: skip
-    instrument, number, stage_chi = _instrument(top["instrument"], where, path)
+    instrument, number, stage_chi, saturation = _instrument(top["instrument"], where, path)
     motors = _motors(top["goniometer"], where, stage_chi)
     given = {_axis_name(name): _given(entry, where, name, path) for name, entry in top["angles"].items()}
     unused = [name for name in given if name not in {motor.axis for motor in motors.values()}]
@@ -350,6 +350,8 @@ def parse(raw: dict, where: str, folder) -> Job:
         raise SourceError(f"{where}: monitors.exposure", "another name", "'exposure'", "use [input.exposure]")
     corrections = _corrections(top["corrections"], where, path, monitors)
     frames = _input(top["input"], where, path, paths, motors, given, instrument, number, monitors)
+    if frames.saturation is None and saturation is not None:
+        frames = replace(frames, saturation=saturation)
     excluded = set()
     for item in job["excluded"]:
         excluded |= {item} if isinstance(item, int) else set(item)
@@ -383,8 +385,8 @@ def _one_of(values: dict, names, where: str, table: str, need: bool = True) -> s
     return there[0] if there else ""
 
 
-def _instrument(raw, where, path) -> tuple[Detector, float, float]:
-    """The detector, the wave number in Å⁻¹ and the stage's tilt in radians (0 where the file has none)."""
+def _instrument(raw, where, path) -> tuple[Detector, float, float, float | None]:
+    """The detector, the wave number in Å⁻¹, the stage's tilt in radians (0 where the file has none), the saturation."""
     values = t.check(
         raw,
         {
@@ -404,7 +406,7 @@ def _instrument(raw, where, path) -> tuple[Detector, float, float]:
         raise SourceError(f"{where}: instrument.{others[0]}", "nothing beside 'hexrd'", t.shown(raw[others[0]]))
     if kind != "hexrd" and values["panel"]:
         raise SourceError(f"{where}: instrument.panel", "nothing without 'hexrd'", t.shown(raw["panel"]))
-    azimuth, chi, wavelength = math.radians(values["azimuth_degrees"]), 0.0, None
+    azimuth, chi, wavelength, saturation = math.radians(values["azimuth_degrees"]), 0.0, None, None
     if kind == "hexrd":
         read = read_instrument(values["hexrd"])
         name = values["panel"] or (next(iter(read.panels)) if len(read.panels) == 1 else None)
@@ -414,6 +416,7 @@ def _instrument(raw, where, path) -> tuple[Detector, float, float]:
                 f"{where}: instrument.panel", f"one of {', '.join(read.panels)}", found, t.nearest(name, read.panels)
             )
         detector, chi, wavelength = read.panels[name], read.chi, 2 * math.pi / read.wave_number
+        saturation = read.saturation.get(name)
     elif kind == "poni":
         detector, wavelength = read_poni(values["poni"], values["shape"], values["pixel_m"], azimuth)
     else:
@@ -426,7 +429,7 @@ def _instrument(raw, where, path) -> tuple[Detector, float, float]:
         )  # fmt: skip
     key = _one_of(values, ("energy_keV", "wavelength_angstrom"), where, "instrument", need=wavelength is None)
     if not key:
-        return detector, 2 * math.pi / wavelength, chi
+        return detector, 2 * math.pi / wavelength, chi, saturation
     number = wave_number(values[key]) if key == "energy_keV" else 2 * math.pi / values[key]
     if wavelength is not None and abs(number * wavelength / (2 * math.pi) - 1) > AGREE:
         raise SourceError(
@@ -435,7 +438,7 @@ def _instrument(raw, where, path) -> tuple[Detector, float, float]:
             f"{values[key]:.9g}",
             "leave one of them out",
         )
-    return detector, number, chi
+    return detector, number, chi, saturation
 
 
 def _motors(raw, where, stage_chi: float) -> dict[str, Motor]:

@@ -7,7 +7,7 @@ import lzma
 import struct
 import zipfile
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -134,11 +134,20 @@ class FrameCache:
 
 @dataclass(frozen=True)
 class Instrument:
-    """What a HEXRD instrument file says: wave number in Å⁻¹, panels, the stage's tilt chi in radians."""
+    """What a HEXRD instrument file says.
+
+    Attributes
+    ----------
+    wave_number : float              Å⁻¹
+    panels : dict of HexrdPanel      as seen from where the stage holds the sample
+    chi : float                      the stage's tilt, radians
+    saturation : dict of float       counts from which on a panel's pixels are saturated, where the file says it
+    """
 
     wave_number: float
     panels: dict[str, HexrdPanel]
     chi: float
+    saturation: dict[str, float] = field(default_factory=dict)
 
 
 def read_instrument(path) -> Instrument:
@@ -151,16 +160,29 @@ def read_instrument(path) -> Instrument:
         raise SourceError(path, "an instrument file", error.strerror or str(error), "check the path") from None
     try:
         raw = yaml.safe_load(text)
-        panels = {}
+        panels, saturation = {}, {}
+        stage = [float(x) for x in raw["oscillation_stage"].get("translation", (0, 0, 0))]
+        direction = raw["beam"].get("vector", {"azimuth": 90.0, "polar_angle": 90.0})
+        if any(abs(float(direction[name]) - 90) > 1e-9 for name in ("azimuth", "polar_angle")):
+            raise SourceError(path, "a beam along -z (azimuth and polar angle 90)", f"{direction}", "turn the panels")
         for name, panel in raw["detectors"].items():
+            if panel.get("distortion"):
+                raise SourceError(path, "panels without distortion", f"one in '{name}'", "undistort the frames")
+            if panel.get("detector_type", "planar") != "planar":
+                raise SourceError(path, "planar panels", f"'{panel['detector_type']}' in '{name}'")
             pixels, transform = panel["pixels"], panel["transform"]
+            # Only where a pixel lies as seen from the sample counts, so the stage's translation moves the panels back.
+            translation = [float(x) - s for x, s in zip(transform["translation"], stage, strict=True)]
             panels[name] = HexrdPanel(
                 (int(pixels["rows"]), int(pixels["columns"])),
                 tuple(float(x) for x in pixels["size"]),
                 tuple(float(x) for x in transform["tilt"]),
-                tuple(float(x) for x in transform["translation"]),
+                tuple(translation),
             )
-        return Instrument(wave_number(float(raw["beam"]["energy"])), panels, float(raw["oscillation_stage"]["chi"]))
+            if panel.get("saturation_level") is not None:
+                saturation[name] = float(panel["saturation_level"])
+        chi = float(raw["oscillation_stage"]["chi"])
+        return Instrument(wave_number(float(raw["beam"]["energy"])), panels, chi, saturation)
     except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
         found = f"one without it ({error})".replace("\n", " ")
         raise SourceError(path, "an instrument with beam, detectors and stage", found) from None

@@ -4,8 +4,10 @@ import copy
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from impl.mapping.job import parse
+from impl.mapping.sources import SourceError
 
 SHAPE = (5, 7)
 #: the job around a made scan, as TOML gives it
@@ -32,6 +34,17 @@ PILATUS = """# Detector: PILATUS 300K
 # Chi_increment 0.0000 deg.
 # Oscillation_axis {axis}
 """
+
+
+def fault(call, *args, **keywords):
+    """The one sentence that a call raises."""
+    with pytest.raises(SourceError) as error:
+        call(*args, **keywords)
+    text = str(error.value)
+    assert "\n" not in text
+    assert ": expected " in text
+    assert ", found " in text
+    return text
 
 
 def changed(**tables):

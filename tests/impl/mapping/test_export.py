@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import scans
-from test_frames import fault
+from scans import fault
 
 from impl.mapping import export, render
 from impl.mapping.grid import Grid

@@ -11,6 +11,7 @@ import pytest
 import scans
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scans import fault
 
 from impl.mapping import frames, goniometer
 from impl.mapping.goniometer import Given, Motor, Positions
@@ -19,17 +20,6 @@ from impl.mapping.sources import FrameCache, SourceError, ruby
 DATA = Path(__file__).resolve().parents[2] / "data" / "xray"
 extras = pytest.mark.extras
 OMEGA = [(10.0, 10.25), (10.25, 10.5), (10.5, 10.75)]
-
-
-def fault(call, *args, **keywords):
-    """The one sentence that a call raises."""
-    with pytest.raises(SourceError) as error:
-        call(*args, **keywords)
-    text = str(error.value)
-    assert "\n" not in text
-    assert ": expected " in text
-    assert ", found " in text
-    return text
 
 
 # Made scans
@@ -184,9 +174,25 @@ def test_wedges_are_read_as_they_are(tmp_path):
     for k in range(4):
         np.testing.assert_array_equal(scan.read(k).counts, made[k])
     scan.close()
-    # Joined wedges would start frame 2 where frame 1 ended; the broken twin of `breaks` would not see them.
-    joined = np.radians(np.array([(0, 1), (1, 2), (2, 3)], float))[..., None] * np.ones(4)
-    assert goniometer.breaks(joined[:, 0], joined[:, 1]) == ()
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ([(0, 1), (1, 2), (2, 3)], ()),
+        ([(0, 1), (1, 2), (7, 8), (8, 9)], (2,)),
+        ([(1, 0), (0, -1), (-1, -2), (-9, -10)], (3,)),
+        ([(0, 0.5), (1, 1.5), (2, 2.5)], ()),  # half of each step is not measured
+        ([(0, 0), (1, 1), (2, 2), (3, 3)], ()),  # each frame stands still
+        ([(5, 5), (5, 5), (5, 5), (6, 6), (6, 6)], (3,)),
+        ([(0, 1), (1.0001, 2.0001), (1.9999, 3)], ()),
+        ([(0, 1)], ()),
+    ],
+)
+def test_a_wedge_begins_where_frames_lie_apart(bounds, expected):
+    start, end = np.zeros((2, len(bounds), 4))
+    start[:, 1], end[:, 1] = np.radians(bounds).T
+    assert goniometer.breaks(start, end) == expected
 
 
 def test_centres_across_a_gap_have_no_middle(tmp_path):

@@ -15,7 +15,7 @@ import pytest
 import scans
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_frames import fault
+from scans import fault
 
 from impl.mapping import geometry, sources
 from impl.mapping.detector import FROM_HEXRD
@@ -215,6 +215,47 @@ def test_an_instrument_from_a_file_needs_no_more(tmp_path):
     assert text == "job.toml: instrument.panel: expected one of ff1, ff2, found 'ff3'; did you mean 'ff2'?"
     text = fault(parse, instrument(hexrd="ruby_instrument.yml"), "job.toml", tmp_path)
     assert text == "job.toml: instrument.panel: expected one of ff1, ff2, found nothing"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("azimuth: 90.0", "azimuth: 89.0", "expected a beam along -z (azimuth and polar angle 90), found {'azimuth': 89.0, "
+         "'polar_angle': 90.0}; turn the panels"),
+        ("saturation_level: 15800.0", "distortion: {function_name: GE_41RT}", "expected panels without distortion, found one "
+         "in 'ff1'; undistort the frames"),
+        ("saturation_level: 15800.0", "detector_type: cylindrical", "expected planar panels, found 'cylindrical' in 'ff1'"),
+        ("energy:", "enrgy:", "expected an instrument with beam, detectors and stage, found one without it ('energy')"),
+        ("  translation:\n  - 0.0", "  translation:\n  - left", "expected an instrument with beam, detectors and stage, found "
+         "one without it (could not convert string to float: 'left')"),
+    ],
+)  # fmt: skip
+def test_hexrd_instruments_that_this_geometry_cannot_hold_are_refused(tmp_path, old, new, expected):
+    text = (DATA / "ruby_instrument.yml").read_text()
+    assert old in text
+    (tmp_path / "a.yml").write_text(text.replace(old, new))
+    assert fault(sources.read_instrument, tmp_path / "a.yml") == f"{tmp_path}/a.yml: {expected}"
+
+
+def test_a_stage_that_is_moved_sees_the_panels_move_back(tmp_path):
+    text = (DATA / "ruby_instrument.yml").read_text()
+    stage = "  translation:\n  - 0.0\n  - 0.0\n  - 0.0"
+    assert text.rstrip().endswith(stage)
+    (tmp_path / "a.yml").write_text(text.replace(stage, "  translation:\n  - 1.0\n  - -2.0\n  - 3.0"))
+    before = sources.read_instrument(DATA / "ruby_instrument.yml").panels["ff1"]
+    after = sources.read_instrument(tmp_path / "a.yml").panels["ff1"]
+    stage_lab = FROM_HEXRD @ np.array([1.0, -2.0, 3.0]) * 1e-3
+    np.testing.assert_allclose(after.rays(10, 20), before.rays(10, 20, stage_lab), rtol=0, atol=1e-15)
+
+
+def test_the_instruments_saturation_holds_unless_the_job_has_its_own():
+    raw = tomllib.loads((DATA / "jobs" / "ruby_ff1.toml").read_text())
+    del raw["input"]["saturation"]
+    job = parse(raw, "job.toml", DATA / "jobs")
+    assert job.input.saturation == 15800
+    assert job.digest() == ruby().digest()
+    raw["input"]["saturation"] = 100
+    assert parse(raw, "job.toml", DATA / "jobs").input.saturation == 100
 
 
 # Crystals
