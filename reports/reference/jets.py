@@ -149,10 +149,10 @@ def main() -> int:
     jets = samples.read(FILE)
     done = {(line["net"], line["seed"], line["permuted"]) for line in lines}
     for one in PLAN:
-        left_out = (arguments.only and one[0] not in arguments.only) or (
-            arguments.seed and one[1] not in arguments.seed
-        )
-        if one in done or left_out:
+        net, seed, _ = one
+        if (arguments.only and net not in arguments.only) or (arguments.seed and seed not in arguments.seed):
+            continue
+        if one in done:
             continue
         line = measure(jets, *one)
         with RECORD.open("ab", buffering=0) as file:  # one write: several processes may share the work
