@@ -427,6 +427,16 @@ def judge(reduced: list[dict[str, Any]], settings: dict[str, Any], alpha: float 
     settings : the scenario's table [accuracy]: exposure, tolerance, metric; None or absent: the default
     alpha : 1 - level of a model's interval
 
+    Returns
+    -------
+    dict, ready for JSON. Both kinds: kind, word, reason, reference ("a"), tolerance.
+    A map: what `reduce` gave (shared, only_a, only_b and their shares of the weight, without_bar, weight_ratio,
+    intensity_ratio, contributors, pull, histogram); exposure, counted (False: it is in multiples of the measured one),
+    shift (the pull's quantiles at the exposure), missed_share, contributors_for_unit_pull (None: no exposure).
+    A model: metric, level, seeds, events, difference {estimate, low, high, method} of the metric, B - A, and intervals
+    of all metrics, seeds_needed (in all; None: settled, or above `MOST_SEEDS`), per_seed, moved (scores, the worst
+    seed), changed (decisions) and changed_share.
+
     Raises ValueError for an empty list.
     """
     if not reduced:
