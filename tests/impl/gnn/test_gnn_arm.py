@@ -64,6 +64,20 @@ def test_another_network_has_another_fingerprint():
     assert one["digests"] != two["digests"]
 
 
+def test_compiled_graphs_are_a_counter(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setitem(torch._dynamo.utils.counters["stats"], "unique_graphs", 3)
+    for task in ("inference", "fit"):
+        made = arm(task=task, events=20, objects=4, backend="dense", compiled=True)
+        assert made.iterate()["counters"] == {"compilations": 3}
+        if task == "fit":
+            assert json.loads((made.folder / "metrics.jsonl").read_text())["compilations"] == 3
+        made.close()
+    assert "counters" not in iterate(arm(task="inference", events=20, objects=4), 1)[0][0]
+
+
 def test_streaming_gives_the_bytes_of_memory():
     one, two = (iterate(arm(task="predict", events=50, objects=6, streaming=flag), 1)[0][1] for flag in (False, True))
     assert one == two

@@ -44,6 +44,26 @@ def test_the_checksum_tells_runs_apart_that_compute_something_else(capsys):
     assert other[-1]["input_sha256"] != lines_of(capsys)[0]["input_sha256"]
 
 
+def test_compiled_graphs_are_counted_and_the_first_step_is_set_up(capsys, monkeypatch):
+    import torch
+
+    calls = []
+
+    def compile_of(function, **_):
+        def compiled(*arguments):
+            calls.append(len(calls))
+            torch._dynamo.utils.counters["stats"]["unique_graphs"] = 2
+            return function(*arguments)
+
+        return compiled
+
+    monkeypatch.setattr(torch, "compile", compile_of)
+    lines = lines_of(capsys, "--backend", "dense", "--compile", "--task", "inference")
+    assert [line["compilations"] for line in lines] == [2] * 7, "two graphs, both made before the first warm-up"
+    assert len(calls) == 6, "one round: set-up, two of warm-up, three steady"
+    assert "compilations" not in lines_of(capsys)[0]
+
+
 def test_a_profile_is_a_chrome_trace(capsys, tmp_path):
     lines_of(capsys, "--profile", str(tmp_path / "trace.json"))
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
