@@ -229,6 +229,8 @@ class Job:
                 given = self.input.given.get(motor.axis)
                 if given is not None and given.has_values:
                     words += ", invented by the job, not measured" if given.invented else ", given by the job"
+                if given is not None and given.exposure:
+                    words += f", one angle a frame taken as {given.exposure}"
             lines.append(f"{angle} = {words}")
         for name, grid in self.grids:
             lines.append(

@@ -208,6 +208,13 @@ class _File:
         for part in self.parts:
             if part.ndim not in (2, 3) and not (part.ndim > 3 and np.prod(part.shape[1:-2]) == 1):
                 raise self.fault("frames in two or three dimensions", f"{part.name} with {part.shape}")
+            filters = part.id.get_create_plist()
+            for code, _, _, name in map(filters.get_filter, range(filters.get_nfilters())):
+                if not self.h5py.h5z.filter_avail(code):
+                    raise self.fault(
+                        f"the HDF5 filter {code} ({_text(name) or 'unnamed'}) of {part.name}", "none",
+                        "pip install 'harness-ab[mapping]' for hdf5plugin",
+                    )  # fmt: skip
             if part.dtype.kind not in "iuf":
                 raise self.fault("frames of numbers", f"{part.name} of {part.dtype}")
             if part.shape[-2:] != first.shape[-2:]:
@@ -415,7 +422,9 @@ class NexusStack(Stack):
                 self.static_mask = np.logical_or.reduce(masks) if masks else None
                 if masks:
                     self.static_mask.setflags(write=False)  # frames share it
-                self._low, self._high = first.limits()
+                limits = [file.limits() for file in self._files]
+                self._low = max((low for low, _ in limits if low is not None), default=None)
+                self._high = min((high for _, high in limits if high is not None), default=None)
                 self._prepare(given)
         except BaseException:
             self.close()

@@ -1,6 +1,7 @@
 """Frames of every format: counts, masks, angles and times as the data have them; one sentence for what cannot be."""
 
 import builtins
+import bz2
 import gzip
 import re
 import threading
@@ -741,10 +742,14 @@ def made_files(folder):
 
 
 @extras
-@pytest.mark.parametrize("kind", ["cbf", "tiff", "edf", "frame-cache", "hdf5"])
+@pytest.mark.parametrize("kind", ["cbf", "cbf.gz", "cbf.bz2", "tiff", "edf", "frame-cache", "hdf5"])
 def test_a_damaged_file_gives_one_sentence_or_frames(tmp_path_factory, kind):
     folder = tmp_path_factory.mktemp(kind)
+    kind, _, packed = kind.partition(".")
     raw = made_files(folder)[kind]
+    if packed:
+        raw = {"gz": gzip.compress(raw, mtime=0), "bz2": bz2.compress(raw)}[packed]
+    name = f"damaged.{packed}"
 
     @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(
@@ -755,11 +760,11 @@ def test_a_damaged_file_gives_one_sentence_or_frames(tmp_path_factory, kind):
         data = bytearray(raw)
         for at, bit in flipped:
             data[at] ^= 1 << bit
-        path = folder / "damaged"
+        path = folder / name
         path.write_bytes(bytes(data[:cut]))
         angles = {"omega": {"start_degrees": 0.0, "increment_degrees": 1.0, "invented": True}}
         try:
-            scan = scans.opened(folder, kind, ["damaged"], angles=angles)
+            scan = scans.opened(folder, kind, [name], angles=angles)
             try:
                 for k in range(min(scan.frames, 3)):
                     assert scan.read(k).counts.shape == scans.SHAPE

@@ -81,6 +81,8 @@ def test_the_description_says_what_the_job_does():
     ]
     invented = scans.job(angles={"omega": {"start_degrees": 0, "increment_degrees": 1, "invented": True}})
     assert "omega = omega, invented by the job, not measured" in invented.describe()
+    middles = scans.job(angles={"omega": {"exposure": "midpoint"}})
+    assert "omega = omega, one angle a frame taken as midpoint" in middles.describe()
     assert "left out: 3 frames" in scans.job(job={"excluded": [7, "1-2"]}).describe()
 
 

@@ -1,5 +1,11 @@
 """HDF5 scans: EIGER masters, NXmx and plain stacks, with their masks, limits, angles and times."""
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import scans
@@ -85,6 +91,28 @@ def test_an_eiger_master_with_linked_files(tmp_path):
     raw[-1] ^= 1
     (tmp_path / "x_data_000002.h5").write_bytes(bytes(raw))
     assert job.digest() != digest
+
+
+def test_a_missing_filter_says_what_to_install(tmp_path):
+    eiger(tmp_path, stack(2))
+    (tmp_path / "hdf5plugin.py").write_text("raise ImportError('blocked')")
+    code = (
+        "import scans\n"
+        "from impl.mapping.sources import SourceError\n"
+        "try:\n    scans.opened('.', 'hdf5', ['x_master.h5'])\n"
+        "except SourceError as error:\n    print(error)\n"
+    )
+    here = Path(__file__).resolve()
+    path = os.pathsep.join([str(tmp_path), str(here.parent), str(here.parents[3])])
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": path, "HDF5_PLUGIN_PATH": str(tmp_path)},
+    )  # fmt: skip
+    assert re.fullmatch(
+        r"x_master\.h5: expected the HDF5 filter 32008 \(bitshuffle.*\) of /entry/data/data, found none; "
+        r"pip install 'harness-ab\[mapping\]' for hdf5plugin\n",
+        done.stdout,
+    )
 
 
 def test_missing_data_files_are_named(tmp_path):
@@ -289,6 +317,8 @@ def test_several_files_are_one_scan(tmp_path):
     np.testing.assert_allclose(np.degrees(scan.start[:, 1]), [0, 1, 10, 11, 12])
     assert scan.breaks == (2,)
     np.testing.assert_allclose(scan.exposure, [0.1, 0.2, 0.1, 0.2, 0.3])
+    assert scan.least(0) == 11
+    assert 30 < scan.limit(0) < 30.001
     for k in range(5):
         np.testing.assert_array_equal(scan.read(k).counts, data[k])
     assert scan.place(3) == f"{tmp_path}/a1.nxs: /entry/data/data[1]"
