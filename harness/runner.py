@@ -18,6 +18,7 @@ from harness import (
     analysis,
     caches,
     instructions,
+    interrupts,
     load,
     pagecache,
     perf,
@@ -105,6 +106,7 @@ class Runner:
         """
         end, over = None, True  # whatever is raised ends the comparison
         try:
+            interrupts.check()
             end = records.End(state="complete", message=stop) if stop else self._run_unit()
             over = end is not None
         except UnfitError as error:
@@ -112,6 +114,7 @@ class Runner:
             self._write(records.Note(about="unfit", message=f"{measured} was measured: {error}"))
             end = records.End(state="stopped", message="nothing more can be measured")
         except KeyboardInterrupt:
+            interrupts.forget()
             end = records.End(state="interrupted", message="by the user")
         finally:
             if over:
