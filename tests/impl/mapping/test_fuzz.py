@@ -138,6 +138,83 @@ def call(data: bytes) -> str:
     return f"status {first[0]}" + (" with records" if first[1][0] else "")
 
 
+def correct(data: bytes) -> str:
+    """Correct a frame that the bytes describe: every instruction set gives the bytes of the first, or a status."""
+    source = Bytes(data)
+    pixels, kind, scalars = (
+        source.number(0, 300),
+        source.number(lib.MAPPING_UINT8, lib.MAPPING_FLOAT64),
+        source.number(0, 3),
+    )
+    size = {lib.MAPPING_UINT8: 1, lib.MAPPING_INT8: 1, lib.MAPPING_UINT16: 2, lib.MAPPING_INT16: 2}.get(kind, 8)
+    size = 4 if kind in (lib.MAPPING_UINT32, lib.MAPPING_INT32, lib.MAPPING_FLOAT32) else size
+    rng = np.random.default_rng(source.number(0, 2**31))
+    raw = rng.integers(0, 256, pixels * size, np.uint8)  # exactly as long as it may be read
+    fields = {"counts": ffi.cast("void *", raw.ctypes.data)}
+    keep = [raw]
+    for name in ("variance", "background", "background_variance", "factor", "factor_squared"):
+        if source.number(0, 1):
+            keep.append(source.doubles(pixels, 10.0))
+            fields[name] = ffi.cast("double *", keep[-1].ctypes.data)
+    for name in ("mask", "static_mask"):
+        if source.number(0, 1):
+            keep.append(rng.integers(0, 3, pixels, np.uint8))
+            fields[name] = ffi.cast("unsigned char *", keep[-1].ctypes.data)
+    for name in ("c", "c2", "v"):
+        keep.append(source.doubles(scalars, 1.0))
+        fields[name] = ffi.cast("double *", keep[-1].ctypes.data)
+    if source.number(0, 9) == 0:
+        fields[("counts", "c", "v")[source.number(0, 2)]] = ffi.NULL
+    if source.number(0, 9) == 0:
+        bad = (-1, scalars, pixels), (kind, -1, pixels), (kind, scalars, -1)
+        kind, scalars, pixels = bad[source.number(0, 2)]
+    results = []
+    for instructions in range(lib.MAPPING_PLAIN, lib.mapping_best_instructions() + 1):
+        out = np.zeros(max(pixels, 0)), np.zeros(max(pixels, 0)), np.zeros(max(pixels, 0), np.uint8)
+        for name, kind_of, array in zip(
+            ("intensity", "out_variance", "out_mask"), ("double",) * 2 + ("unsigned char",), out
+        ):
+            fields[name] = ffi.cast(f"{kind_of} *", array.ctypes.data)
+        frame = ffi.new("mapping_frame *", {"pixels": pixels, "kind": kind, "scalars": scalars} | fields)
+        status = lib.mapping_correct(frame, instructions)
+        assert status in (lib.MAPPING_OK, lib.MAPPING_BAD_ARGUMENT)
+        if status == lib.MAPPING_OK:
+            finite = np.isfinite(out[0]) & np.isfinite(out[1])
+            assert (out[2][~finite] == 1).all()
+            assert set(out[2].tolist()) <= {0, 1}
+        results.append((status, [np.where(np.isnan(a), 0, a).tobytes() for a in out]))
+    assert all(result == results[0] for result in results)
+    return f"correct: status {results[0][0]}"
+
+
+def add(data: bytes) -> str:
+    """Merge two batches that the bytes describe; whatever they hold, nothing beyond the arrays is touched."""
+    source = Bytes(data)
+    rng = np.random.default_rng(source.number(0, 2**31))
+    sides, keep = [], []
+    kinds = ("uint32_t", "uint32_t", "double", "double", "double", "uint32_t")
+    names = ("chunk", "local", "sum_intensity", "sum_variance", "sum_weight", "contributors")
+    ordered = source.number(0, 3) > 0
+    counts = [source.number(0, 60), source.number(0, 60)]
+    room = counts[0] + counts[1] - (source.number(0, 9) == 0)
+    for count in (*counts, max(room, 0)):
+        key = rng.integers(0, 2 ** source.number(1, 63), count, np.uint64)
+        key = np.sort(key) if ordered else key
+        columns = [(key >> np.uint64(32)).astype(np.uint32), key.astype(np.uint32)]
+        columns += [source.doubles(count, 3.0) for _ in range(3)] + [rng.integers(0, 2**32, count, np.uint32)]
+        keep.append(columns)
+        pointers = {n: ffi.cast(f"{k} *", c.ctypes.data) for n, k, c in zip(names, kinds, columns)}
+        sides.append(ffi.new("mapping_records *", {"count": count} | pointers))
+    if source.number(0, 9) == 0:
+        sides[source.number(0, 2)].count = (-1, -(2**62))[source.number(0, 1)]
+    status = lib.mapping_add(*sides)
+    assert status in (lib.MAPPING_OK, lib.MAPPING_BAD_ARGUMENT)
+    if status == lib.MAPPING_OK:
+        assert max(counts) <= sides[2].count <= sum(counts) or not ordered
+        assert sides[2].count <= sum(counts)
+    return f"add: status {status}"
+
+
 def run(seed: int, seconds: float, least: int) -> dict[str, int]:
     """Calls on random bytes; what happened how often. A failure names the bytes."""
     rng = np.random.default_rng(seed)
@@ -145,11 +222,12 @@ def run(seed: int, seconds: float, least: int) -> dict[str, int]:
     begin, n = time.monotonic(), 0
     while n < least or time.monotonic() - begin < seconds:
         data = rng.bytes(400)
-        try:
-            what = call(data)
-        except AssertionError as error:
-            raise AssertionError(f"call({data!r})") from error
-        found[what] = found.get(what, 0) + 1
+        for interface in (call, correct, add):
+            try:
+                what = interface(data)
+            except AssertionError as error:
+                raise AssertionError(f"{interface.__name__}({data!r})") from error
+            found[what] = found.get(what, 0) + 1
         n += 1
     return found
 
@@ -158,6 +236,7 @@ def test_random_bytes_give_a_status_and_equal_maps():
     found = run(0, 0, 400)
     assert found["status 0 with records"] > 20
     assert sum(count for what, count in found.items() if what.startswith("status 2")) > 5
+    assert min(found[f"{name}: status {status}"] for name in ("correct", "add") for status in (0, 2)) > 20
 
 
 @pytest.mark.slow
