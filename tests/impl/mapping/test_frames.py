@@ -668,6 +668,50 @@ def test_monitors_come_from_lists_files_and_the_data(tmp_path):
     assert text == f"{tmp_path}/i0.txt: expected one or two numbers a line, found 3"
 
 
+# One scan in every format
+
+
+@extras
+def test_one_scan_is_the_same_in_every_format(tmp_path):
+    import h5py
+    from fabio.edfimage import EdfImage
+    from fabio.TiffIO import TiffIO
+
+    omega = [(10 + 0.25 * k, 10.25 + 0.25 * k) for k in range(3)]
+    made = [scans.counts(k) for k in range(3)]
+    for k, (data, (low, high)) in enumerate(zip(made, omega)):
+        scans.write_cbf(tmp_path / f"a_{k}.cbf", data, low, 0.25)
+        text = scans.PILATUS.format(start=low, step=0.25, axis="omega", wavelength=0.61992, flux=2.0)
+        file = TiffIO(str(tmp_path / f"a_{k}.tif"), mode="wb")
+        file.writeImage(data, info={"imageDescription": text})
+        file.close()
+        header = {"omega": str(low), "omega_end": str(high), "exposure_time": "0.25"}
+        EdfImage(data=data, header=header).write(str(tmp_path / f"a_{k}.edf"))
+    scans.write_cache(tmp_path / "a.npz", made, omega, "int32")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["entry/data/data"], file["entry/instrument/detector/count_time"] = np.stack(made), 0.25
+        for k, name in enumerate(("omega", "omega_end")):
+            file[f"entry/sample/goniometer/{name}"] = np.array(omega)[:, k]
+    found = {}
+    for kind, files in (
+        ("cbf", ["a_?.cbf"]), ("tiff", ["a_?.tif"]), ("edf", ["a_?.edf"]), ("frame-cache", ["a.npz"]),
+        ("hdf5", ["a.h5"]),
+    ):  # fmt: skip
+        given = {"files": files, "saturation": 1000}
+        if kind == "frame-cache":
+            given["exposure"] = {"values": [0.25]}
+        scan = scans.opened(tmp_path, kind, files, input=given)
+        read = [scan.read(k) for k in range(scan.frames)]
+        assert scan.exposure.tolist() == [0.25] * 3
+        assert not any(frame.variance is not None for frame in read)
+        angles = (np.degrees(scan.start).round(9).tolist(), np.degrees(scan.end).round(9).tolist())
+        found[kind] = (angles, scan.breaks, [(frame.digest, frame.mask.tobytes()) for frame in read])
+        scan.close()
+    assert len(found) == 5
+    assert all(one == found["cbf"] for one in found.values())
+    np.testing.assert_array_equal(np.array(found["cbf"][0])[:, :, 1].T, omega)
+
+
 # Threads, missing packages, damaged files
 
 
