@@ -1,11 +1,13 @@
-"""What a pixel costs: python -m impl.mapping.bench [--json] [--full], on the synthetic scan, NumPy in the same run.
+"""What a pixel costs: python -m impl.mapping.bench [--json] [--full] [--peers], on the synthetic scan, NumPy beside it.
 
 Times are of Kernel.map with new output arrays; the median of several calls after a first one that is not counted.
 """
 
 import argparse
+import itertools
 import json
 import statistics
+import subprocess
 import sys
 import time
 
@@ -120,16 +122,55 @@ def measure(full: bool, seconds: float):
             }
 
 
+#: peers at depth 0: the name shown, the tile, parameters of the workload 'gridding'
+PEERS = (
+    ("kernel", 512, {"way": "kernel"}),
+    ("Gridder3D", 512, {"way": "xrayutilities", "convert": False}),
+    ("and QConversion", 512, {"way": "xrayutilities", "convert": True}),
+)
+
+
+def measure_peers(iterations: int):
+    """One dictionary a peer, each measured in a process of its own (xrayutilities is GPL and is loaded there alone)."""
+    for name, tile, parameters in PEERS:
+        given = [f"--set={key}={json.dumps(value)}" for key, value in (parameters | {"tile": tile}).items()]
+        command = [sys.executable, "-m", "impl.mapping.peer_arm", *given, "--iterations", str(iterations)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            raise SystemExit(done.returncode)  # the workload has said why
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        steady = [line for line in lines if line["kind"] == "iteration" and line["phase"] == "steady"]
+        pixels = tile * tile
+        yield {
+            "arm": name,
+            "exposure": "stationary",
+            "depth": 0,
+            "tile": tile,
+            "threads": 1,
+            "cpu_ns_per_pixel": statistics.median(line["cpu_seconds"] for line in steady) / pixels * 1e9,
+            "wall_ns_per_pixel": statistics.median(line["seconds"] for line in steady) / pixels * 1e9,
+            "evaluations_per_pixel": 1.0,
+            "records_per_pixel": steady[-1]["work"] / pixels,
+            "calls": len(steady),
+        }
+
+
 def main(argv=None) -> int:
     """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m impl.mapping.bench", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
     parser.add_argument("--full", action="store_true", help="larger tiles and deeper subdivision too")
+    parser.add_argument(
+        "--peers", action="store_true", help="xrayutilities too (extra 'peers'), on the same coordinates"
+    )
     parser.add_argument("--seconds", type=float, default=0.5, help="time for a case (default %(default)s)")
     options = parser.parse_args(argv)
     if not options.json:
         print("exposure   depth tile threads  arm               cpu ns/px   wall ns/px   evaluations/px  records/px")
-    for case in measure(options.full, options.seconds):
+    found = measure(options.full, options.seconds)
+    if options.peers:
+        found = itertools.chain(found, measure_peers(max(1, int(20 * options.seconds))))
+    for case in found:
         if options.json:
             print(json.dumps(case), flush=True)
         else:

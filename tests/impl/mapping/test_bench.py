@@ -1,6 +1,7 @@
 """The benchmark runs and says what it promises."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
@@ -26,6 +27,25 @@ def test_every_line_has_its_fields(monkeypatch, capsys):
     assert lines[0]["evaluations_per_pixel"] == 1
     assert bench.main(["--seconds", "0"]) == 0
     assert "cpu ns/px" in capsys.readouterr().out
+
+
+@pytest.mark.extras
+@pytest.mark.skipif(find_spec("xrayutilities") is None, reason="needs the extra 'peers'")
+def test_peers_meet_as_many_voxels(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "CASES", ())
+    monkeypatch.setattr(bench, "PEERS", tuple((name, 48, given) for name, _, given in bench.PEERS))
+    assert bench.main(["--json", "--peers", "--seconds", "0"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["arm"] for line in lines] == ["kernel", "Gridder3D", "and QConversion"]
+    assert len({line["records_per_pixel"] for line in lines}) == 1
+
+
+def test_a_peer_that_cannot_run_ends_the_benchmark(monkeypatch):
+    monkeypatch.setattr(bench, "CASES", ())
+    monkeypatch.setattr(bench, "PEERS", (("none", 48, {"way": "nobody"}),))
+    with pytest.raises(SystemExit) as ended:
+        bench.main(["--peers", "--seconds", "0"])
+    assert ended.value.code == 2
 
 
 def test_full_adds_cases():
