@@ -133,6 +133,28 @@ def given_bounds(name: str, given: Given, frames: int, where) -> tuple[np.ndarra
     return edges[:-1], edges[1:]
 
 
+def without_turns(start, end) -> tuple[np.ndarray, np.ndarray]:
+    """Positions that go on where a motor's count went from 360 degrees to 0 (or from 180 to -180).
+
+    start, end : float64 (frames,), degrees. A whole turn is added only where that makes an exposure as wide as the
+    others are, or begin where the one before ended; rotations stay what they were, all else keeps its bits.
+    """
+    width = end - start
+    usual = float(np.median(width))
+    near = 0.02 * abs(usual) + SAME_DEGREES
+    turns = np.round((usual - width) / 360)
+    end = end + 360 * np.where(np.abs(width + 360 * turns - usual) <= near, turns, 0)
+    gap = end[:-1] - start[1:]
+    turns = np.round(gap / 360)
+    shift = 360 * np.concatenate([[0], np.cumsum(np.where(np.abs(gap - 360 * turns) <= near, turns, 0))])
+    return start + shift, end + shift
+
+
+def _apart(one, other):
+    """How far positions lie apart, degrees, whole turns aside."""
+    return np.abs((one - other + 180) % 360 - 180)
+
+
 def resolve(
     name: str, given: Given | None, positions: dict[str, Positions], frames: int, where, job: str = "the job"
 ) -> tuple[np.ndarray, np.ndarray, str]:
@@ -157,17 +179,20 @@ def resolve(
             start, end = _around(where, read.centres, given.exposure if given else "")
             source = f"centres from {read.source}, {given.exposure if given else ''}"
         else:
-            start, end, source = read.start, read.end, read.source
+            start, end = without_turns(read.start, read.end)
+            source = read.source
             if np.array_equal(start, end):
                 source += "; the axis stood still" if np.ptp(start) == 0 else "; the axis stood still in each frame"
     else:
         start, end = given_bounds(name, given, frames, job)
         source = "given by the job"
         if read is not None:
-            other = (read.start, read.end) if read.centres is None else (read.centres, read.centres)
-            far = np.abs(start - other[0]) if read.centres is None else np.abs((start + end) / 2 - other[0])
             if read.centres is None:
-                far = np.maximum(far, np.abs(end - other[1]))
+                other = without_turns(read.start, read.end)
+                far = np.maximum(_apart(start, other[0]), np.abs((end - start) - (other[1] - other[0])))
+            else:
+                other = (read.centres, read.centres)
+                far = _apart((start + end) / 2, read.centres)
             agrees = bool((far <= SAME_DEGREES).all())
             if not agrees and not given.invented:
                 k = int(np.argmax(far > SAME_DEGREES))

@@ -196,6 +196,25 @@ def test_a_wedge_begins_where_frames_lie_apart(bounds, expected):
     assert goniometer.breaks(start, end) == expected
 
 
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ([(358, 359), (359, 360), (0, 1), (1, 2)], [(358, 359), (359, 360), (360, 361), (361, 362)]),
+        ([(358, 359), (359, 0), (0, 1)], [(358, 359), (359, 360), (360, 361)]),  # the end itself fell to 0
+        ([(-179, -180), (180, 179), (179, 178)], [(-179, -180), (-180, -181), (-181, -182)]),
+        ([(-66, -65), (294, 295), (295, 296)], [(-66, -65), (294, 295), (295, 296)]),  # a wedge stays where it is
+        ([(0, 360), (0, 360)], [(0, 360), (360, 720)]),  # whole turns in each exposure
+        ([(0, 360)], [(0, 360)]),
+        ([(89.9997, 89.9997)] * 3, [(89.9997, 89.9997)] * 3),
+        ([(0, 1), (200, 201)], [(0, 1), (200, 201)]),
+    ],
+)
+def test_a_motors_count_that_starts_again_is_no_jump(bounds, expected):
+    positions = {"om": Positions(*np.array(bounds, float).T, "the data")}
+    start, end, _ = goniometer.resolve("om", None, positions, len(bounds), "scan")
+    np.testing.assert_array_equal(np.stack([start, end], axis=1), expected)
+
+
 def test_centres_across_a_gap_have_no_middle(tmp_path):
     scans.write_cache(tmp_path / "a.npz", [scans.counts(k, np.uint16) for k in range(4)], [(0, 1)] * 4)
     angles = {"omega": {"centres_degrees": [-66.5, -65.5, 65.5, 66.5], "exposure": "midpoint", "invented": True}}
@@ -327,6 +346,12 @@ def test_angles_that_contradict_the_data_must_be_called_invented():
     assert source == "invented by the job, not measured (the headers: 90 to 90)"
     assert end.tolist() == [0.1, 0.2]
     assert goniometer.resolve("om", Given(start=90.0, increment=0.0), read, 2, "scan")[2] == "given by the job"
+    assert goniometer.resolve("om", Given(start=-270.0, increment=0.0), read, 2, "scan")[2] == "given by the job"
+    centres = {"om": Positions(None, None, "the headers", np.array([90.0, 91.0]))}
+    assert goniometer.resolve("om", Given(start=89.5, increment=1.0), centres, 2, "scan")[2] == "given by the job"
+    assert "found 90 to 91 in the job and 90 to 90 in the data for frame 0" in fault(
+        goniometer.resolve, "om", Given(start=90.0, increment=1.0), centres, 2, "scan"
+    )
     assert goniometer.resolve("om", None, read, 2, "scan")[2] == "the headers; the axis stood still"
 
 
