@@ -2,12 +2,15 @@
 
 import json
 import os
+import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
+import made
 import pytest
 
-from harness import analysis, comparison, records, schedule
+from harness import analysis, comparison, records, runner, schedule
 from harness.errors import ConfigurationError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -358,3 +361,34 @@ def test_the_trial_and_the_selftest_run_for_real(harness, tmp_path):
     done = harness("doctor", "--blocks", 6, "--quiet", cwd=tmp_path)
     assert done.returncode in (0, 4), done.stderr
     assert "visible here with 20 units" in done.stdout
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_unit_that_surely_follows_is_one_that_the_whole_record_asks_for(seed):
+    """The short way to "another unit", against the analysis of the record, after every unit of a made comparison."""
+    chance = random.Random(seed)
+    method = chance.choice(["fixed", "fixed", "looks"])
+    plan = {"method": method, "fixed": method == "fixed", "control": chance.random() < 0.2}
+    entries = made.record([], units=8, pairs=1, plan=plan, limits={"foreign_cores": 0.5})
+    counts, surely = {"complete": 0, "void": 0}, 0
+    for number in range(20):
+        stub = SimpleNamespace(
+            plan=entries[0].plan,
+            _counts=counts,
+            resolved=SimpleNamespace(scenario=SimpleNamespace(gate=SimpleNamespace(alpha=0.05))),
+        )
+        go = analysis.next_step(entries).go
+        if runner.Runner._surely_goes_on(stub):
+            surely += 1
+            assert go
+        if not go:
+            break
+        if chance.random() < 0.4:
+            new = made.void(number, chance.choice("ab") if seed % 2 else "b")
+        else:
+            work = 5.0 if chance.random() < 0.9 else 4.0
+            new = made.unit(number, [0.01], foreign=chance.choice([0.1, 0.9]), work=work)
+        entries += new
+        for entry in new:
+            runner.Runner._tally(stub, entry)
+    assert (surely > 0) == (method == "fixed")
