@@ -287,15 +287,18 @@ def _only_split(job: Job, share: tuple[int, int]) -> None:
             )  # fmt: skip
 
 
-def _check(plan: Plan, job: Job, folder: Path, say) -> None:
-    """Raise unless a stored plan is this job's; say where the job now asks for something else than was planned."""
+def _check(plan: Plan, job: Job, folder: Path, say, mapping: bool = True) -> None:
+    """Raise unless a stored plan is this job's; say where the job now asks for something else than was planned.
+
+    mapping : frames are to be mapped too, which takes the library that mapped the others.
+    """
     digest = job.digest()
     if plan.job != digest:
         raise StorageError(
             folder, f"the state of job {digest[:12]}", f"that of {plan.job[:12]}",
             "undo the job's change, or take another scratch",
         )  # fmt: skip
-    if plan.library != library_digest():
+    if mapping and plan.library != library_digest():
         raise StorageError(
             folder, f"parts of the library {library_digest()[:12]}", plan.library[:12],
             "map on with that build, or take another scratch",
@@ -389,7 +392,7 @@ def finalise(job: Job, say=lambda text: None, clean: bool = False, stop=None) ->
             lock = Lock(folder)
             closing.callback(lock.release)
             plan = plans.read(folder / "plan.json")
-            _check(plan, job, folder, say)
+            _check(plan, job, folder, say, mapping=False)
             router = Router(folder, plan, names, say)
             if router.todo:
                 done = router.frames_covered()

@@ -187,6 +187,15 @@ def test_a_stored_plan_is_never_chosen_again(tmp_path):
     assert files(job.scratch) == before
 
 
+def test_parts_of_another_library_are_added_up_but_not_gone_on_with(tmp_path, monkeypatch):
+    job = made_job(tmp_path)
+    run.map_job(job)
+    monkeypatch.setattr(run, "library_digest", lambda: "f" * 64)
+    with pytest.raises(run.StorageError, match="expected parts of the library ffffffffffff, found"):
+        run.map_job(job)
+    assert run.finalise(job)["hkl"]["frames_covered"] == 8
+
+
 def test_another_job_is_refused_on_the_same_scratch(tmp_path):
     run.map_job(made_job(tmp_path))
     other = made_job(tmp_path, seed=2)
