@@ -17,7 +17,19 @@ import pytest
 from click.testing import CliRunner
 
 import harness
-from harness import accuracy, arms, benchmarks, comparison, instructions, pagecache, records, revision, runner, scenario
+from harness import (
+    accuracy,
+    arms,
+    benchmarks,
+    comparison,
+    instructions,
+    pagecache,
+    records,
+    revision,
+    runner,
+    scenario,
+    worker,
+)
 from harness.arms import Arm
 from harness.cli import cli
 from harness.errors import ConfigurationError, HarnessError, UnfitError
@@ -368,6 +380,13 @@ def test_of_processes(monkeypatch):
         *(start, "sleep", "1"),
         nice=-5,
     )
+
+
+def test_of_the_worker():
+    with pytest.raises(worker.Fault) as raised:
+        worker.answer(None, {"do": "dance"})
+    message = "worker protocol: expected setup, iterate, fingerprint, values or close, found 'dance'"
+    assert str(raised.value) == message
 
 
 def test_of_records(tmp_path):
