@@ -284,8 +284,9 @@ def export(job, maps: dict[str, Windows], facts: dict | None = None) -> list[Pat
     write_nexus(job.output, grids, job, facts)
     files = [job.output]
     for name, (grid, windows) in grids.items():
-        if strongest(windows(), grid) is not None:
+        voxel = strongest(windows(), grid)
+        if voxel is not None:
             picture = job.output.with_name(f"{job.output.stem}.{name}.png")
-            slices_png(picture, windows, grid, title=f"{job.name}, {name}")
+            slices_png(picture, windows, grid, at=grid.centres(voxel), title=f"{job.name}, {name}")
             files.append(picture)
     return files

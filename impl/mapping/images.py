@@ -255,8 +255,8 @@ class ImageStack(Stack):
             if any(abs(a - b) > share * abs(b) for a, b in pairs):
                 raise SourceError(
                     self.place(frame),
-                    f"{name} {_words(expected)} as the job's instrument has",
-                    f"{_words(found)} in the header",
+                    f"{name} {in_words(expected)} as the job's instrument has",
+                    f"{in_words(found)} in the header",
                     f"correct [instrument], or set input.overrule = ['{name}'] if the header is wrong",
                 )
 
@@ -322,5 +322,6 @@ class ImageStack(Stack):
         return counts, None
 
 
-def _words(value) -> str:
+def in_words(value) -> str:
+    """A number, or the two of a pair."""
     return " x ".join(f"{x:.6g}" for x in value) if isinstance(value, tuple) else f"{value:.6g}"

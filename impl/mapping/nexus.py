@@ -17,7 +17,7 @@ import numpy as np
 from impl.mapping.cbf import reason
 from impl.mapping.frames import Input, Monitor, Stack
 from impl.mapping.goniometer import Positions
-from impl.mapping.images import AGREE, _words, guarded
+from impl.mapping.images import AGREE, guarded, in_words
 from impl.mapping.sources import SourceError
 
 #: chunks that hold several frames are kept until the next is read, up to this size
@@ -51,7 +51,7 @@ class _File:
     """One HDF5 file: its data sets of frames in order, and what else it says."""
 
     def __init__(self, path, given: Input):
-        self.path, self.given = Path(path), given
+        self.path, self.given, self.parts = Path(path), given, []
         h5py = self.h5py = need_h5py(f"{given.job}: input.format = 'hdf5'")
         try:
             self.file = h5py.File(path, "r", rdcc_nbytes=1 << 20)
@@ -73,7 +73,10 @@ class _File:
             raise
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file and those that it links to."""
+        for part in self.parts:
+            with contextlib.suppress(Exception):
+                part.file.close()
         with contextlib.suppress(Exception):  # a damaged file may not even close
             self.file.close()
 
@@ -438,8 +441,8 @@ class NexusStack(Stack):
             pairs = zip(found, expected) if isinstance(found, tuple) else [(found, expected)]
             if any(abs(a - b) > AGREE[name] * abs(b) for a, b in pairs):
                 raise file.fault(
-                    f"{name} {_words(expected)} as the job's instrument has",
-                    _words(found),
+                    f"{name} {in_words(expected)} as the job's instrument has",
+                    in_words(found),
                     f"correct [instrument], or set input.overrule = ['{name}'] if the file is wrong",
                 )
 

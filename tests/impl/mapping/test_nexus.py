@@ -140,6 +140,19 @@ def test_missing_data_files_are_named(tmp_path):
     assert text == f"{path}: expected 2 values in /entry/sample/goniometer/omega, one a frame, found 6"
 
 
+def test_linked_files_agree_with_each_other(tmp_path):
+    import h5py
+
+    path = eiger(tmp_path, stack(4))
+    for made, expected in (
+        (stack(2)[:, :4], "5 x 7 pixels as in /entry/data/data, found 4 x 7 in /entry/data/data"),
+        (stack(2, np.uint16), "counts of uint32 as in /entry/data/data, found uint16 in /entry/data/data"),
+    ):
+        with h5py.File(tmp_path / "x_data_000002.h5", "w") as file:
+            file["entry/data/data"] = made
+        assert fault(scans.opened, tmp_path, "hdf5", ["x_master.h5"]) == f"{path}: expected {expected}"
+
+
 def test_a_virtual_data_set_without_its_source_is_refused(tmp_path):
     import h5py
 
