@@ -75,6 +75,8 @@ def test_an_eiger_master_with_linked_files(tmp_path):
     assert scan.breaks == ()
     assert scan.notes["omega"] == "/entry/sample/goniometer/omega and /entry/sample/goniometer/omega_end"
     assert scan.exposure.tolist() == [0.5] * 5
+    job.digest()
+    job.open().close()  # both open the same files and close them
     for k in range(5):
         frame = scan.read(k)
         np.testing.assert_array_equal(frame.counts, data[k])
