@@ -93,7 +93,7 @@ def test_the_example_of_the_readme_is_a_job_and_every_key_is_documented():
     assert (job.depth, job.budget, job.scratch.name) == (2, 2 << 30, "made.scratch")
     frame = job.open().read(63)
     assert frame.mask is not None
-    source = (ROOT / "impl" / "mapping" / "job.py").read_text()
+    source = (ROOT / "impl" / "mapping" / "jobfile.py").read_text()
     keys = set(re.findall(r'"(\w+)": \(', source[source.index("def parse(") :]))
     assert len(keys) > 60
     assert not [key for key in keys if not re.search(rf"\b{key}\b", README)]
