@@ -486,7 +486,7 @@ def gate(names, base, policy, units, time_budget, dry_run, github, reports, as_j
         if github:
             from harness.report import github as annotating
 
-            click.echo(annotating.annotations(summaries), nl=False)
+            click.echo(annotating.annotations(summaries, planned.deleted), nl=False)
         for summary in summaries:
             verdict = summary["verdict"]
             click.echo(f"{summary['scenario']}: {verdict['word']}: {verdict['reason']}")

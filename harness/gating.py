@@ -243,18 +243,19 @@ def judge(plan: Gate, found: list[tuple[Path | None, list]], policy: str | None)
 
 
 def write(folder: Path, plan: Gate, summaries: list[dict[str, Any]], code: int) -> None:
-    """gate.json, gate.md and junit.xml into a folder of their own."""
-    from harness.report import github, junit
+    """gate.json, gate.md and junit.xml into a folder of their own; gate.md is GitHub's job summary, too."""
+    from harness.report import junit
 
     folder.mkdir(parents=True)
     whole = {"base": plan.base, "exit_code": code, "deleted": plan.deleted, "scenarios": summaries}
     (folder / "gate.json").write_text(json.dumps(whole, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    (folder / "gate.md").write_text(markdown(plan, summaries, code), encoding="utf-8")
+    text = markdown(plan, summaries, code)
+    (folder / "gate.md").write_text(text, encoding="utf-8")
     (folder / "junit.xml").write_text(junit.junit(summaries), encoding="utf-8")
     target = os.environ.get("GITHUB_STEP_SUMMARY")
     if target:
         with open(target, "a", encoding="utf-8") as file:
-            file.write(github.comment(summaries, code))
+            file.write(text)
 
 
 def markdown(plan: Gate, summaries: list[dict[str, Any]], code: int) -> str:

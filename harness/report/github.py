@@ -14,14 +14,17 @@ MARKER = "<!-- harness gate -->"
 LEVELS = {0: "notice", 1: "error", 3: "warning", 4: "error"}
 
 
-def annotations(summaries: Sequence[dict]) -> str:
-    """One line a comparison."""
+def annotations(summaries: Sequence[dict], deleted: Sequence[str] = ()) -> str:
+    """One line a comparison, and one for each gated scenario that was deleted."""
     lines = []
     for summary in summaries:
         level = LEVELS[summary["exit_code"]]
         title = f"{summary['scenario']}: {summary['verdict']['word']}"
         message = f"{words.sentence(summary)} ({summary['verdict']['reason']})"
         lines.append(f"::{level} title={_property(words.printable(title))}::{_message(words.printable(message))}")
+    for name in deleted:
+        title = _property(words.printable(f"{name}: deleted"))
+        lines.append(f"::warning title={title}::this gated scenario exists at the base only")
     return "".join(f"{line}\n" for line in lines)
 
 

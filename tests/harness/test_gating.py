@@ -78,7 +78,8 @@ def test_a_planted_slowdown_is_named_and_nothing_else(project, harness):
         ("deleted", 0, None),
     ],
 )
-def test_every_change_of_the_reference_runs_comes_out_as_it_must(project, what, code, word):
+def test_every_change_of_the_reference_runs_comes_out_as_it_must(project, tmp_path, monkeypatch, what, code, word):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     runs.change(project, what)
     ended, found, said = runs.gate(project)
     assert ended == code, said
@@ -88,6 +89,7 @@ def test_every_change_of_the_reference_runs_comes_out_as_it_must(project, what, 
     row = {"exit": ended, "words": words(found), "deleted": found["deleted"]}
     assert runs.expected(what, row)
     page = next(project.glob("reports/gate/*/gate.md")).read_text()
+    assert (tmp_path / "summary.md").read_text() == page
     assert ("The gated scenario `count` exists at the base and was deleted." in page) == (what == "deleted")
     if what == "broken":
         reason = found["scenarios"][0]["verdict"]["reason"]

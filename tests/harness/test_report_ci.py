@@ -137,6 +137,12 @@ def test_annotations_without_their_escapes_are_not(escape, summaries, monkeypatc
     assert found != meant
 
 
+def test_a_deleted_scenario_is_annotated():
+    assert github.annotations([], ["a, b"]) == (
+        "::warning title=a%2C b%3A deleted::this gated scenario exists at the base only\n"
+    )
+
+
 def test_annotation_of_a_regression_is_the_stored_text(summaries):
     assert github.annotations([summaries["regression"]]) == (
         "::error title=grouping%3A regression::B 'grouped' is slower: it takes 11.8 %25 more (between 11.4 %25 and "
