@@ -290,8 +290,9 @@ def test_a_comparison_that_runs_cannot_be_resumed_and_one_that_was_killed_can(pr
     assert not any(isinstance(entry, records.Note) for entry in records.read(folder))
     running.send_signal(signal.SIGKILL)
     running.communicate()
+    done = closed_units(folder / records.NAME)
     resumed = start(project, "--blocks", 300, "--resume", folder)
-    while not records.of(records.read(folder), records.Note):
+    while closed_units(folder / records.NAME) == done:
         assert resumed.poll() is None, resumed.communicate()
         time.sleep(0.01)
     resumed.send_signal(signal.SIGINT)
