@@ -1,5 +1,7 @@
 """Every variant of the kernel gives the same bytes, and a twin with one thing broken does not."""
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -250,17 +252,36 @@ def test_contraction_is_seen(tmp_path, monkeypatch):
     assert not all(len(job.map()) == 1 for job in jobs)
 
 
-def test_every_failed_allocation_is_an_error_and_nothing_leaks(tmp_path):
-    program = tmp_path / "allocation"
+@pytest.fixture(scope="module")
+def allocation_program(tmp_path_factory):
+    """The program that lets every allocation fail once."""
+    program = tmp_path_factory.mktemp("allocation") / "allocation"
     subprocess.run(
-        [*twins.compiler(), "-std=c11", "-O1", "-pthread", "-fno-math-errno", "-ffp-contract=off",
+        [*twins.compiler(), "-std=c11", "-O1", "-g", "-pthread", "-fno-math-errno", "-ffp-contract=off",
          '-DHARNESS_SOURCE_DIGEST="test"', f"-I{twins.CSRC}", "-include", str(HERE / "allocation.h"),
          *(str(twins.CSRC / unit) for unit in twins.UNITS), str(HERE / "allocation.c"), "-o", str(program), "-lm"],
         check=True,
     )  # fmt: skip
-    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=120)
+    return program
+
+
+def test_every_failed_allocation_is_an_error_and_nothing_leaks(allocation_program):
+    done = subprocess.run([str(allocation_program)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout.split()[0]) > 50  # allocations that were made to fail
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_failed_allocations_leave_no_invalid_access_behind(allocation_program):
+    if shutil.which("valgrind") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("expected valgrind on PATH, found none; install it")
+        pytest.skip("needs valgrind")
+    command = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=all"]
+    done = subprocess.run([*command, str(allocation_program)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.split()[0]) > 50
 
 
 def test_a_kernel_of_another_grid_is_independent():
