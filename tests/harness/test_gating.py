@@ -270,6 +270,18 @@ def test_outside_git_there_is_no_base(tmp_path, harness):
     )
 
 
+def test_this_repository_is_gated_by_scenarios_that_are_there():
+    (line,) = [one for one in (ROOT / ".ci" / "run").read_text().splitlines() if "harness gate " in one]
+    names = line.split("harness gate ")[1].split(" --policy")[0].split()
+    plan = gating.plan(ROOT, names, base="HEAD", units=None)
+    assert [(item.name, item.word) for item in plan.items] == [
+        ("gate-kernel", "runs"),
+        ("gate-records", "runs"),
+        ("gate-same", "blocks"),
+    ]
+    assert all(item.a.endswith(f"@{plan.base}") for item in plan.items[:2])
+
+
 # ------------------------------------------------------------------------------------------------- the family
 
 
