@@ -261,6 +261,7 @@ def write(folder: Path, plan: Gate, summaries: list[dict[str, Any]], code: int) 
 def markdown(plan: Gate, summaries: list[dict[str, Any]], code: int) -> str:
     """The comment for a pull request, with scenarios that disappeared and outputs that were accepted."""
     from harness.report import github
+    from harness.report.markdown import escape
 
     text = github.comment(summaries, code)
     for name in plan.deleted:
@@ -268,5 +269,5 @@ def markdown(plan: Gate, summaries: list[dict[str, Any]], code: int) -> str:
     for item in plan.items:
         reason = scenario.load(plan.root, item.name).gate.accept
         if reason:
-            text += f"\n`{item.name}`: outputs that differ are accepted: {reason}\n"
+            text += f"\n`{item.name}`: outputs that differ are accepted: {escape(reason)}\n"
     return text

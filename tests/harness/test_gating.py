@@ -99,11 +99,11 @@ def test_every_change_of_the_reference_runs_comes_out_as_it_must(project, tmp_pa
 
 def test_an_accepted_result_passes_and_is_shown(project):
     runs.change(project, "wrong")
-    edit(project, "count", "margin = 0.05", 'margin = 0.05\naccept = "one more, as agreed"')
+    edit(project, "count", "margin = 0.05", 'margin = 0.05\naccept = "one more, as *agreed*"')
     code, found, said = runs.gate(project, "count")
     assert (code, words(found)) == (0, {"count": "equivalent"}), said
     page = next(project.glob("reports/gate/*/gate.md")).read_text()
-    assert page.endswith("\n`count`: outputs that differ are accepted: one more, as agreed\n")
+    assert page.endswith("\n`count`: outputs that differ are accepted: one more, as \\*agreed\\*\n")
 
 
 @pytest.mark.parametrize(
