@@ -95,7 +95,9 @@ def plan(root: Path, names: list[str], *, base: str | None, units: int | None) -
             )
     chosen = names or known
     if not chosen:
-        raise ConfigurationError(sentence(str(root), "a scenario with a table [gate]", "none", "add [gate] to one"))
+        gone = _deleted(root, base_revision(root, base)) if _git(root, "rev-parse", "--verify", "HEAD~1") else []
+        found = f"none any more: {scenario.quoted(gone)} of the base" if gone else "none"
+        raise ConfigurationError(sentence(str(root), "a scenario with a table [gate]", found, "add [gate] to one"))
     loaded = [scenario.load(root, name) for name in chosen]
     alpha = min(one.gate.alpha for one in loaded)
     if units is not None and not schedule.gate_can_fail(units, len(loaded), alpha):

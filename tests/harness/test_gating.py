@@ -202,6 +202,19 @@ def test_a_scenario_without_the_table_is_left_alone_or_refused_by_name(project, 
     )
 
 
+def test_the_last_scenarios_of_a_gate_are_missed(project, harness):
+    for name in NAMES:
+        (project / "scenarios" / f"{name}.toml").unlink()
+    (project / "scenarios" / "README").touch()
+    runs.change(project, "words")
+    done = harness("gate", cwd=project)
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"harness: {project}: expected a scenario with a table [gate], found none any more: 'count', 'parse' of the "
+        "base; add [gate] to one\n",
+    )
+
+
 def test_two_arms_can_be_gated_and_more_must_be_chosen(project, harness):
     edit(project, "count", "[schedule]", '[arms.other]\npart = "parse"\n[schedule]')
     runs.change(project, "words")
