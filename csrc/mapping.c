@@ -328,6 +328,8 @@ static int check(const mapping_options *o, const mapping_job *j)
     if (j->frames >= most || j->rows >= most / j->frames || j->columns >= most / (j->frames * j->rows) ||
         j->row > most || j->column > most)
         return MAPPING_BAD_ARGUMENT;
+    if (j->rows > 1 && j->stride > (INT64_MAX / 8 - j->columns) / (j->rows - 1)) /* no such frame fits an address space */
+        return MAPPING_BAD_ARGUMENT;
     bool continuous = false;
     for (int64_t f = 0; f < j->frames; f++) {
         if (j->intensity[f] == NULL || j->variance[f] == NULL || (j->mask != NULL && j->mask[f] == NULL))

@@ -239,6 +239,24 @@ def test_random_bytes_give_a_status_and_equal_maps():
     assert min(found[f"{name}: status {status}"] for name in ("correct", "add") for status in (0, 2)) > 20
 
 
+def test_a_stride_that_no_memory_has_is_refused():
+    job, grid, options = ffi.new("mapping_job *"), ffi.new("mapping_grid *"), ffi.new("mapping_options *")
+    for name, value in {"step": [1.0] * 3, "shape": [9] * 3, "chunk": [4] * 3}.items():
+        setattr(grid, name, value)
+    options.threads, options.budget = 1, 1 << 30
+    numbers, flags = np.ones(3 * 17 * 9), np.ones(9, np.uint8)
+    pointer = ffi.cast("double *", numbers.ctypes.data)
+    frames = ffi.new("double *[]", [pointer])
+    job.frames, job.rows, job.columns, job.intensity, job.variance = 1, 2, 3, frames, frames
+    job.rays, job.tables, job.stationary = pointer, pointer, ffi.cast("unsigned char *", flags.ctypes.data)
+    handle, count = ffi.new("mapping_context **"), ffi.new("int64_t *")
+    assert lib.mapping_create(handle) == lib.MAPPING_OK
+    for stride, status in ((3, lib.MAPPING_OK), (2**60, lib.MAPPING_BAD_ARGUMENT), (2**62, lib.MAPPING_BAD_ARGUMENT)):
+        job.stride = stride
+        assert lib.mapping_run(handle[0], options, grid, job, count) == status
+    lib.mapping_destroy(handle[0])
+
+
 @pytest.mark.slow
 def test_ten_minutes_of_random_bytes():
     seconds = float(os.environ.get("MAPPING_FUZZ_SECONDS", "600"))
