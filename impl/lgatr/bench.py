@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 NETS = ("lgatr", "slim")
 CODES = ("ours", "lgatr")
@@ -65,6 +66,22 @@ class Case:
     compile: bool = False
     threads: int = 1
     seed: int = 1
+
+
+def resident() -> tuple[int, int]:
+    """Resident memory of this process in bytes, now and at most since `forget_peak`; (0, 0) without /proc."""
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        now, peak = (int(lines[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
+    except (OSError, KeyError):
+        return 0, 0
+    return now, peak
+
+
+def forget_peak() -> None:
+    """Let the peak of `resident` begin anew; without /proc nothing happens."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def check(case: Case) -> tuple[str, str, str] | None:

@@ -38,14 +38,6 @@ ENVIRONMENT = {
 STEPS, SECONDS = 5, 1.0
 
 
-def resident(name: str) -> int:
-    """VmRSS (now) or VmHWM (peak) of this process in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) * 1024
-    raise KeyError(name)
-
-
 def point(case: dict) -> dict:
     """Time and memory of one case, in this process."""
     import platform
@@ -55,9 +47,10 @@ def point(case: dict) -> dict:
     small = {"particles": 2, "jets": 1, "mv": 2, "s": 2, "heads": 1, "blocks": 1}
     bench.Job(bench.Case(**(case | small))).step()  # what the libraries take once is no part of the step
     job = bench.Job(bench.Case(**case))
-    before = resident("VmRSS")
+    bench.forget_peak()
+    before = bench.resident()[0]
     job.step()
-    memory = resident("VmHWM") - before
+    memory = bench.resident()[1] - before
     times = []
     end = time.process_time() + SECONDS
     while len(times) < STEPS or (time.process_time() < end and len(times) < 200):

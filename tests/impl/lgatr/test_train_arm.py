@@ -43,6 +43,18 @@ def test_every_step_starts_from_the_same_weights():
     assert not job.folder.exists()
 
 
+def test_the_counter_sees_the_memory_of_the_work():
+    """Fifteen times the jets in a batch need more; what the set-up took does not count."""
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("no /proc")
+    found = []
+    for batch in (16, 240):
+        job = arm(net="plain", s=64, items=0, jets=batch)
+        found.append(job.iterate()["counters"]["work_bytes"])
+        job.close()
+    assert 0 < found[0] + (1 << 20) < found[1] < 400 << 20
+
+
 def test_networks_of_one_function_agree_in_their_totals():
     totals = []
     for implementation in ("paired", "sparse"):
@@ -119,8 +131,8 @@ def test_a_planted_worse_network_is_different_and_itself_is_not(tmp_path):
 def test_a_faster_worse_network_is_no_improvement(harness, tmp_path):
     """The whole way: the worse arm takes a third of the time, and the comparison fails."""
     arms = [f"slim-precision:{name}" for name in ("float32", "worse")]
-    done = harness("ab", *arms, "--blocks", 6, "--json", "--reports", tmp_path, "-p", "number=500", "-p", "epochs=3",
-                   "-s", "accuracy.seeds=4", "-s", "schedule.pairs=3", timeout=590)  # fmt: skip
+    done = harness("ab", *arms, "--blocks", 6, "--keep-going", "--json", "--reports", tmp_path, "-p", "number=500",
+                   "-p", "epochs=3", "-s", "accuracy.seeds=4", "-s", "schedule.pairs=3", timeout=590)  # fmt: skip
     summary = json.loads(done.stdout)
     assert summary["ratio"]["high"] < 0.9, "it is faster"
     assert summary["verdict"]["word"] == "wrong-result"
