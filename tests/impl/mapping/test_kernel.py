@@ -150,6 +150,64 @@ def test_a_grid_that_holds_the_tile_keeps_weight_and_intensity(depth, continuous
     assert (key[1:] > key[:-1]).all()
 
 
+def edge_distance(job):
+    """How near, in voxels, any corner of any pixel comes to a voxel edge at any exposure position."""
+    at = np.einsum("fmij,rcj->fmrci", job.tables[..., :3], job.rays) + job.tables[:, :, None, None, :, 3]
+    steps = (at - np.array(job.grid.minimum)) / np.array(job.grid.step)
+    return np.abs(steps - np.round(steps)).min()
+
+
+@pytest.mark.parametrize(
+    ("depth", "continuous", "rows", "columns"),
+    [(d, "none", 6, 7) for d in range(5)] + [(d, "all", 5, 5) for d in range(3)] + [(3, "all", 2, 3), (4, "all", 1, 1)],
+)
+def test_tiles_of_half_a_voxel_a_step_are_those_of_the_reference(depth, continuous, rows, columns):
+    redrawn = 0
+    for seed in range(40, 60):
+        job = make_job(seed, depth, rows, columns, continuous=continuous, step=2.0, trouble=False)
+        if edge_distance(job) > 1e-9:
+            break
+        redrawn += 1
+    assert redrawn <= 1
+    expected = reference_map(job.grid, *job.arrays(), depth)
+    assert len(expected) > rows * columns / 2
+    for subdivision in ("corner-passing", "flat"):
+        assert_same_map(job.map(subdivision=subdivision), expected)
+
+
+def test_deeper_subdivision_finds_more_voxels_and_settles():
+    counts = [len(make_job(21, d, 24, 24, step=1.0, trouble=False).map(subdivision="flat")) for d in range(4)]
+    still = [len(make_job(21, d, 24, 24, 1, "none", step=1.0, trouble=False).map()) for d in range(7)]
+    for found, last in ((counts, 3), (still, 6)):
+        assert found[1] > found[0]
+        assert found[last] < 2 * found[1]
+    assert abs(still[6] / still[5] - 1) <= 0.05
+
+
+def test_samples_of_one_voxel_average_and_their_variances_add():
+    # two pixels, one voxel: (I1 + I2)/2 and (V1 + V2)/4
+    job = make_job(1, 2, 1, 2, 1, "none", step=1e6, trouble=False)
+    job.intensity[:], job.variance[:] = [[[3.0, 5.0]]], [[[2.0, 6.0]]]
+    records = job.map()
+    assert (records.intensity()[0], records.variance()[0], records.contributors[0]) == (4.0, 2.0, 2)
+    # one pixel over several voxels: its intensity in each, and w² V summed gives back V where the weights are whole
+    job = make_job(1, 3, 1, 1, 1, "none", step=0.3, trouble=False)
+    records = job.map()
+    assert len(records) > 3
+    np.testing.assert_allclose(records.intensity(), job.intensity[0, 0, 0])
+    np.testing.assert_allclose(records.variance(), job.variance[0, 0, 0])
+    np.testing.assert_allclose(records.sum_variance, records.sum_weight**2 * job.variance[0, 0, 0])
+    assert records.sum_weight.sum() == pytest.approx(1, rel=1e-15)
+
+
+@pytest.mark.parametrize("depth", range(5))
+def test_keys_ascend_with_four_threads_and_tiny_blocks(depth):
+    job = make_job(depth + 30, depth, 16, 18, 1, "none")
+    key = job.map(threads=4, work_block=3).key()
+    assert len(key) > 20
+    assert (key[1:] > key[:-1]).all()
+
+
 def test_deepest_depths_finish_and_conserve_weight():
     for depth, continuous, step in ((8, "none", 0.4), (5, "all", 0.6)):
         job = make_job(2, depth, 1, 2, continuous=continuous, step=step, trouble=False)

@@ -15,13 +15,31 @@ from impl.mapping.peer_arm import Gridding
 ROOT = Path(__file__).resolve().parents[3]
 needs_the_peer = pytest.mark.skipif(find_spec("xrayutilities") is None, reason="needs the extra 'peers'")
 MEASURE = """
-import sys
 import numpy as np
-from harness.worker import effective
-from impl.mapping.peer_arm import Gridding
-arm = Gridding(effective("gridding", Gridding.accepts, {"way": "xrayutilities", "tile": 96}))
-arm.setup()
-print(max(np.abs(a - b).max() / s for a, b, s in zip(arm.area(), arm.coordinates, arm.scan.grid.step)))
+import xrayutilities
+from impl.mapping.detector import PoniDetector
+from impl.mapping.geometry import AXES, b_matrix, affine
+
+rng = np.random.default_rng(0)
+shape, pitch, distance = (30, 40), (1e-3, 1.3e-3), 0.3
+detector = PoniDetector(shape, pitch, (0.004, 0.03), distance)
+k, angles = 9.0, rng.uniform(-2, 2, 4)
+u = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+u *= np.linalg.det(u)
+ub = u @ b_matrix(4, 5, 6, 1.4, 1.5, 1.7)
+rays = detector.rays(np.arange(30)[:, None], np.arange(40)[None, :])
+for n, axes in enumerate(AXES):
+    circles = ["x+", "z-", "y+", "x+"][: min(n, 4)] or ["x+"]
+    given = angles[: min(n, 4)] if n else [0.0]
+    peer = xrayutilities.experiment.QConversion(circles, ["x+"], [0, 1, 0], en=1e4)
+    middle = [p / s - 0.5 for p, s in zip((0.004, 0.03), pitch)]
+    peer.init_area("x+", "z+", *middle, *shape, distance=distance, pwidth1=pitch[0], pwidth2=pitch[1])
+    matrix = {"crystal": u, "hkl": ub}.get(axes, np.identity(3))
+    theirs = np.stack(peer.area(*given, 0.0, deg=False, wl=2 * np.pi / k, UB=matrix), axis=-1)
+    table = affine(angles, k, axes, u=u, ub=ub)
+    ours = rays @ table[:, :3].T + table[:, 3]
+    wrong = affine(angles * [1, -1, 1, 1], k, axes, u=u, ub=ub)  # omega turned the other way
+    print(axes, np.abs(ours - theirs).max(), np.abs(rays @ wrong[:, :3].T + wrong[:, 3] - theirs).max())
 """
 
 
@@ -46,10 +64,14 @@ def test_both_ways_meet_the_same_voxels():
 
 @pytest.mark.extras
 @needs_the_peer
-def test_the_peer_has_our_geometry():
+def test_the_peer_has_our_seven_axes():
     done = subprocess.run([sys.executable, "-c", MEASURE], cwd=ROOT, capture_output=True, text=True, timeout=300)
-    # rays of the pixels' middles against the middles of their corners' rays, in voxels
-    assert 0 < float(done.stdout.split()[-1]) < 5e-5
+    assert done.returncode == 0, done.stderr
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert [line[0] for line in found] == ["lab", "alpha", "omega", "chi", "phi", "crystal", "hkl"]
+    for axes, difference, turned in found:
+        assert float(difference) < 1e-13, axes
+        assert (float(turned) > 1e-3) == (axes not in ("lab", "alpha")), axes
 
 
 def test_nobody_else_imports_the_peer():
