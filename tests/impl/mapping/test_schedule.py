@@ -5,13 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from made_scans import LAB, NOWHERE, files, made_job, records_of, slow_map
+from made_scans import LAB, NOWHERE, files, job_file, made_job, records_of, slow_map
 
 from impl.mapping import plan, run, schedule, stages
 from impl.mapping.checkpoint import EmptyMap, Router
 from impl.mapping.kernel import MappingError
 from impl.mapping.schedule import SCHEDULES, Interrupted, Slots, Stop
-from impl.mapping.work import Work
+from impl.mapping.work import Work, rays_to
 
 
 def mapped(job, schedule="grouped", **how):
@@ -123,6 +123,32 @@ def test_other_plans_differ_in_the_last_bits_at_most(tmp_path, changed):
     assert first.key().tobytes() == other.key().tobytes()
     assert first.contributors.tobytes() == other.contributors.tobytes()
     np.testing.assert_allclose(first.sum_intensity, other.sum_intensity, rtol=1e-12)
+
+
+def test_rays_that_start_beside_the_axes_are_those_of_the_detector(tmp_path):
+    panel = made_job(tmp_path).instrument
+    rows, columns, origin = np.arange(41) - 0.5, np.arange(21) - 0.5, np.array([1e-4, -2e-4, 3e-5])
+    found = rays_to(np.ascontiguousarray(panel.position(rows[:, None], columns[None, :])), origin)
+    assert found.tobytes() == panel.corner_rays(0, 40, 0, 20, origin).tobytes()
+
+
+def test_a_sample_beside_the_axes_is_mapped_from_where_it_turned_to(tmp_path):
+    found = []
+    for name in ("cached", "not", "centred"):
+        path = job_file(tmp_path / name, frames=4, frames_per_call=1, step=0.01)
+        if name != "centred":
+            path.write_text(path.read_text().replace("[crystal]", "[crystal]\nposition_mm = [2, 1, 3]"))
+        job = run.Job.read(path)
+        assert job.fixed_origin is (name == "centred")
+        if name == "not":
+            one = run.make_plan(job, job.open())
+            folder = run.share_folder(job, (1, 1))
+            folder.mkdir(parents=True)
+            plan.write(plan.Plan(**one.content() | {"rays_cached": False}), folder / "plan.json")
+        found.append(mapped(job)["hkl"])
+    assert found[0].key().tobytes() == found[1].key().tobytes()
+    assert found[0].sum_intensity.tobytes() == found[1].sum_intensity.tobytes()
+    assert found[0].key().tobytes() != found[2].key().tobytes()
 
 
 def test_shares_make_the_single_map(tmp_path):
