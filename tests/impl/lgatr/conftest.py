@@ -1,6 +1,11 @@
 """One thread, float64 by default, a seed: so that these tests say the same everywhere."""
 
+import sys
+from pathlib import Path
+
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
 @pytest.fixture(autouse=True)

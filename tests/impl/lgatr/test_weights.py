@@ -1,9 +1,13 @@
 """Weight for weight: every network and option against the package lgatr, and against our own dense form without it."""
 
+import contextlib
+
 import pytest
 
 pytestmark = pytest.mark.extras
 torch = pytest.importorskip("torch")
+
+import lgatr_exact  # noqa: E402
 
 import impl.lgatr as ours  # noqa: E402
 from impl.lgatr import native  # noqa: E402
@@ -157,6 +161,27 @@ def test_a_wrong_weight_is_noticed():
         paired.blocks[0].mlp.layers[0].linear_left.weight[0, 0, 6].neg_()
     with pytest.raises(AssertionError):
         assert_same(run(paired, inputs), run(dense, inputs))
+
+
+@lgatr_exact.needed
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_against_long_doubles(implementation):
+    """An independent forward pass in 64-bit mantissas; the broken twin is a weight whose last digits are lost."""
+    kind, arguments, primitives, (mv, s) = CASES["plain"]()
+    net = build(kind, arguments, primitives, implementation)
+    random_gains(net)
+    weights = {name: value.numpy() for name, value in net.state_dict().items()}
+    expected = lgatr_exact.network(weights, mv[0].numpy(), s[0].numpy(), heads=4)
+
+    def error():
+        with torch.no_grad(), native.disabled() if implementation == "paired-torch" else contextlib.nullcontext():
+            return max(float(abs(a[0].numpy() - b).max() / abs(b).max()) for a, b in zip(net(mv, s), expected))
+
+    assert error() < 1e-14
+    with torch.no_grad():
+        weight = net.blocks[1].mlp.layers[0].linear_out.weight
+        weight.copy_(weight.float().double())
+    assert error() > 1e-10
 
 
 def slim_case(conditional=False, **more):
