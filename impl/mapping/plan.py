@@ -50,17 +50,19 @@ class Layout:
 
 
 def layout(
-    shape, frames_per_call: int, depth: int, continuous: bool, grids: int, budget: int, threads: int, readers: int
-) -> Layout:
+    shape, frames_per_call: int, depth: int, continuous: bool, grids: int, budget: int, threads: int, readers: int,
+    static_bytes: int = 17, frame_bytes: int = 9,
+) -> Layout:  # fmt: skip
     """Share a budget out: a quarter to records in memory, the rest to frames, rays and native calls.
 
+    static_bytes and frame_bytes are a pixel's, of what is alike for all frames (factor, its square, mask; images) and
+    of what a reader holds beside the buffer it fills (counts at their widest, mask; copies of a repair).
     Raises MappingError where not even bands of one row fit.
     """
     rows, columns = shape
     pixels, per_sample = rows * columns, bytes_per_sample(depth, continuous) * frames_per_call
     buffer = frames_per_call * pixels * 17  # intensity, variance, mask
-    static = pixels * (8 + 8 + 1)  # factor, its square, mask
-    reading = readers * pixels * (8 + 1)  # counts at their widest, mask
+    static, reading = pixels * static_bytes, readers * pixels * frame_bytes
     accumulators = budget // 4
     rays = pixels * 24
     cached = rays <= budget // 8

@@ -61,10 +61,15 @@ def make_plan(job: Job, stack: FrameStack, share: tuple[int, int] = (1, 1)) -> P
     moving = bool((stack.start[frames] != stack.end[frames]).any())
     continuous = job.depth > 0 and job.exposure == "continuous" and moving
 
+    wanted = job.corrections
+    static = 17 + 8 * (bool(wanted.background) + bool(wanted.background_variance))
+    frame = 9 + (34 if wanted.repair else 0)  # a repair copies intensity, variance and mask twice
+
     def layout(count: int):
         return plans.layout(
-            job.instrument.shape, count, job.depth, continuous, len(job.grids), job.budget, threads, readers
-        )
+            job.instrument.shape, count, job.depth, continuous, len(job.grids), job.budget, threads, readers, static,
+            frame,
+        )  # fmt: skip
 
     count, evidence = job.frames_per_call, "given by the job"
     if not count:

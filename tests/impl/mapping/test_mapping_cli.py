@@ -22,7 +22,8 @@ from impl.mapping.parts import Part
 
 ROOT = Path(__file__).resolve().parents[3]
 #: 24 frames, enough work that a kill meets it half way
-LONGER = {"frames": 24, "rows": 600, "columns": 500, "frames_per_call": 2, "checkpoints": 12, "counts": "integer"}
+LONGER = {"frames": 24, "rows": 600, "columns": 500, "frames_per_call": 2, "checkpoints": 12, "counts": "integer",
+          "budget": "256 MiB"}  # fmt: skip
 
 
 def command(*arguments, **how):
@@ -70,7 +71,8 @@ def test_killed_three_times_at_random_it_gives_the_same_bytes(tmp_path, undistur
         process.kill()
         killed += ended(process, process.wait()) and process.returncode == -signal.SIGKILL
     assert killed >= 2  # the last may have been done already
-    ended(command("resume", job), 0)
+    out, _ = ended(command("resume", job, "--json"), 0)
+    assert json.loads(out.splitlines()[-1])["peak_rss_bytes"] <= 1.1 * (256 << 20)
     assert finished(job) == undisturbed
 
 
