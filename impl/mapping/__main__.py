@@ -200,7 +200,7 @@ def _export(arguments, job, reporter, stop) -> int:
         facts = run.values(job, job.grids[0][0], arguments.values)
         reporter.result("values", facts, f"{arguments.values}: {facts['records']} records")
         return 0
-    files = run.export(job)
+    files = run.export(job, stop)
     reporter.result("exported", {"files": [str(path) for path in files]}, "\n".join(map(str, files)))
     return 0
 
@@ -234,7 +234,8 @@ def main(argv: list[str] | None = None) -> int:
             return failed(error, 3)
         except schedule.Interrupted as error:
             reporter.close()
-            print(f"{error}; go on with: python -m impl.mapping resume {arguments.job}", file=sys.stderr)
+            again = "resume" if arguments.command in ("map", "resume") else arguments.command
+            print(f"{error}; go on with: python -m impl.mapping {again} {arguments.job}", file=sys.stderr)
             return 128 + error.signal
         except (SourceError, ValueError) as error:
             return failed(error, 2)

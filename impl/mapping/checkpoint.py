@@ -134,10 +134,11 @@ class Router:
     grids : list of str    names
     say : callable         told one sentence for everything that was found unfit
     look : bool            only look: nothing is made, deleted or read in full
+    stop : Stop or None    its check() is called between the parts that are read
     """
 
-    def __init__(self, folder, plan: Plan, grids, say=lambda text: None, look: bool = False):
-        self.folder, self.plan, self.grids, self._look = Path(folder), plan, tuple(grids), look
+    def __init__(self, folder, plan: Plan, grids, say=lambda text: None, look: bool = False, stop=None):
+        self.folder, self.plan, self.grids, self._look, self._stop = Path(folder), plan, tuple(grids), look, stop
         self._lock = threading.Lock()  # of the waiting batches
         self._turn = threading.Lock()  # of the levels: one thread adds at a time
         self._waiting, self._claimed, self._failure = {}, set(), None
@@ -169,6 +170,8 @@ class Router:
             state = self._state[grid, number] = _Progress(last - first)
             there = files.pop(number, {})
             while (path := there.pop(len(state.parts), None)) is not None:
+                if self._stop is not None:
+                    self._stop.check()
                 try:
                     part = Part(path)
                     if not self._look:

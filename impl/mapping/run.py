@@ -4,6 +4,7 @@
 <scratch>/<grid>.records   the map, once all shares are whole
 """
 
+import functools
 import itertools
 import os
 import re
@@ -237,7 +238,7 @@ def map_job(
                 f"{len(plan.bands)} bands, {len(plan.ranges)} checkpoints")  # fmt: skip
         else:
             _check(plan, job, folder, say)
-        router = Router(folder, plan, names, say)
+        router = Router(folder, plan, names, say, stop=stop)
         done = router.frames_covered()
         if done:
             say(f"{folder}: {done} of {len(plan.frames)} frames are there already")
@@ -398,7 +399,7 @@ def finalise(job: Job, say=lambda text: None, clean: bool = False, stop=None) ->
             closing.callback(lock.release)
             plan = plans.read(folder / "plan.json")
             _check(plan, job, folder, say, mapping=False)
-            router = Router(folder, plan, names, say)
+            router = Router(folder, plan, names, say, stop=stop)
             if router.todo:
                 done = router.frames_covered()
                 raise StorageError(folder, f"{len(plan.frames)} frames mapped", str(done), "resume it first")
@@ -435,7 +436,7 @@ def _finalised(job: Job, grid: str) -> Part:
     return part
 
 
-def export(job: Job) -> list[Path]:
+def export(job: Job, stop=None) -> list[Path]:
     """Write the finalised maps to the job's output with planes of each beside it (export.py); returns the files.
 
     The file also says of every frame which content it had and what scaled it.
@@ -444,7 +445,15 @@ def export(job: Job) -> list[Path]:
 
     parts = {name: _finalised(job, name) for name, _ in job.grids}
     facts = {name: {key: part.footer[key] for key in FACTS} for name, part in parts.items()}
-    return exports.export(job, {name: (lambda p=part: merged([p])) for name, part in parts.items() if part.rows}, facts)
+
+    def windows(part: Part):
+        for records in merged([part]):
+            if stop is not None:
+                stop.check()
+            yield records
+
+    maps = {name: functools.partial(windows, part) for name, part in parts.items() if part.rows}
+    return exports.export(job, maps, facts)
 
 
 def values(job: Job, grid: str, path) -> dict:

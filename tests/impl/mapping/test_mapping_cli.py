@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from made_scans import NOWHERE, files, job_file
 
+from impl.mapping import schedule
 from impl.mapping.__main__ import main
 from impl.mapping.checkpoint import Lock
 from impl.mapping.job import Job
@@ -93,6 +94,29 @@ def test_a_signal_leaves_what_can_be_gone_on_with(tmp_path, undisturbed, number,
     after = finished(job)
     assert all(after[name] == data for name, data in before.items())
     assert after == undisturbed
+
+
+def test_every_step_meets_a_signal(tmp_path, monkeypatch, capsys):
+    job = job_file(tmp_path, frames=4)
+    real = schedule.Stop.check
+
+    def check(self):
+        self.signal = signal.SIGTERM
+        real(self)
+
+    def stopped(*arguments):
+        with monkeypatch.context() as patched:
+            patched.setattr(schedule.Stop, "check", check)
+            assert main([*arguments, str(job), "--quiet"]) == 143
+        assert f"go on with: python -m impl.mapping {arguments[0]} " in capsys.readouterr().err
+        assert not list(tmp_path.rglob("*.tmp"))
+
+    for name in ("map", "finalise", "export"):
+        assert main([name, str(job), "--quiet"]) == 0
+    before = files(tmp_path, "*.records")
+    for name in ("resume", "finalise", "export"):
+        stopped(name)
+    assert files(tmp_path, "*.records") == before
 
 
 def test_a_second_start_is_refused_by_a_sentence(tmp_path):
