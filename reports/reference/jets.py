@@ -100,6 +100,12 @@ def interval(values) -> tuple[float, float]:
     return float(values.mean() - half), float(values.mean() + half)
 
 
+def middle(rejections) -> str:
+    """Their median in words; None stands for no background left."""
+    value = float(np.median([np.inf if one is None else one for one in rejections]))
+    return f"{value:.0f}" if np.isfinite(value) else "no background left"
+
+
 def show(lines: list[dict]) -> None:
     """The table in Markdown, and the ROC curves of the first seed."""
     from impl.lgatr import jets as samples
@@ -116,13 +122,13 @@ def show(lines: list[dict]) -> None:
         low, high = interval(aucs) if len(aucs) > 1 else (float("nan"),) * 2
         one = own[0]
         first[net] = np.array(one["score"])
-        rejections = [[line[f"rejection_{e}"]["value"] for line in own] for e in (30, 50)]
+        rejections = [middle([line[f"rejection_{e}"]["value"] for line in own]) for e in (30, 50)]
         moved = {kind: [line["boost"].get(kind, {}).get("max", float("nan")) for line in own]
                  for kind in ("float32", "rounding", "float64")}  # fmt: skip
         print(f"| {net} | {one['parameters']} | {np.mean([line['cpu_seconds'] for line in own]):.0f} "
               f"| {np.mean(aucs):.4f} [{low:.4f}, {high:.4f}] ({len(own)}) "
               f"| {one['auc']['value']:.4f} [{one['auc']['low']:.4f}, {one['auc']['high']:.4f}] "
-              f"| {np.median(rejections[0]):.0f} | {np.median(rejections[1]):.0f} "
+              f"| {rejections[0]} | {rejections[1]} "
               f"| {np.mean([line['accuracy']['value'] for line in own]):.4f} "
               + "".join(f"| {max(values):.1e} " for values in moved.values()) + "|")  # fmt: skip
     for line in lines:
