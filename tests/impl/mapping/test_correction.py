@@ -1,6 +1,7 @@
 """Corrections: NumPy passes and the fused pass to the last bit, against the definition, against pyFAI, and refusals."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import kernel_twins as twins
@@ -15,6 +16,7 @@ from impl.mapping.correction import Corrected, Correction, lorentz, scalar_facto
 from impl.mapping.detector import HexrdPanel, PoniDetector
 from impl.mapping.kernel import COUNTS, INSTRUCTIONS, best_instructions
 from impl.mapping.reference import correct
+from impl.mapping.repair import repair
 
 SETS = [name for name in INSTRUCTIONS if name != "best"][: 1 + ["plain", "avx2", "avx512"].index(best_instructions())]
 DTYPES = [str(dtype) for dtype in COUNTS]
@@ -189,6 +191,32 @@ def test_buffers_are_used_again_and_scaling_happens_in_place(fused):
     two = np.array([[2.0]]), np.array([[1.0]]), np.array([[False]])
     scale(*two, static=np.array([[3.0]]), static_squared=np.array([[9.0]]), fused=fused)
     assert (two[0][0, 0], two[1][0, 0]) == (6.0, 9.0)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_repair_comes_after_the_background_and_before_the_factors(fused):
+    counts, variance, _, given = frame(4, "uint16", odd=False)
+    before = {name: given[name] for name in ("background", "background_variance", "mask")}
+    whole = Correction(**given, repair=3, fused=fused)
+    done = whole.apply(counts, variance, factors=FACTORS)
+    step = Correction(**before, fused=fused).apply(counts, variance)
+    arrays = repair(step.intensity, step.variance, step.mask, 3)
+    scale(*arrays, given["static"], given["static"] ** 2, FACTORS, fused=fused)
+    assert same(done, Corrected(*arrays))
+    assert done.mask.sum() < given["mask"].sum()
+    assert done.applied["repair"] == 3
+    scaled = Correction(**given, fused=fused).apply(counts, variance, factors=FACTORS)
+    late = repair(scaled.intensity, scaled.variance, scaled.mask, 3)
+    assert not same(done, Corrected(*late))  # another order is seen
+
+
+def test_threads_may_share_a_correction():
+    counts, variance, mask, given = frame(6, "int32", (300, 200))
+    correction = Correction(**given)
+    expected = correction.apply(counts, variance, mask, FACTORS)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: correction.apply(counts, variance, mask, FACTORS), range(16)))
+    assert all(same(one, expected) for one in found)
 
 
 @pytest.mark.parametrize("fused", [True, False])
