@@ -203,7 +203,8 @@ def equi_linear(x: torch.Tensor, weight: torch.Tensor, config: PrimitivesConfig)
 
 
 def _product_dense(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    x, y = torch.broadcast_tensors(x, y)
+    # Contiguous: a product of strided items with the coefficients would be one small call an item.
+    x, y = (part.contiguous() for part in torch.broadcast_tensors(x, y))
     outer = (x.unsqueeze(-1) * y.unsqueeze(-2)).flatten(-2)  # (…, 256)
     return outer @ _product(x.device, x.dtype).reshape(16, 256).T
 

@@ -330,6 +330,56 @@ def test_layer_norm_floor_and_strides():
         assert torch.allclose(layers.EquiLayerNorm(gain=2.0).rows(x, 5), expected)
 
 
+def cost(function, *given):
+    """Calls that torch makes in one evaluation, and bytes that it allocates for them."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with torch.no_grad():
+        function(*given)
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+            function(*given)
+    events = seen.events()
+    return len(events), sum(max(event.self_cpu_memory_usage, 0) for event in seen.key_averages())
+
+
+def strided_costs(function, items):
+    mv = torch.randn(items, 5, 16)
+    strided = mv.permute(2, 1, 0).contiguous().permute(2, 1, 0)
+    assert not strided.is_contiguous()
+    return cost(function, mv), cost(function, strided)
+
+
+def function_of(layer, implementation):
+    config = PrimitivesConfig(implementation=implementation)
+    if layer == "linear":
+        linear = layers.EquiLinear(5, 4, config, 3, 2)
+        return lambda mv: linear(mv, torch.ones(len(mv), 3))
+    if layer == "product":
+        return lambda mv: primitives.geometric_product(mv, mv, config)
+    return layers.EquiLayerNorm() if layer == "norm" else layers.ScalarGatedNonlinearity()
+
+
+@pytest.mark.parametrize(("layer", "implementation"), [
+    ("linear", "dense"), ("linear", "sparse"), ("linear", "paired"), ("product", "dense"), ("product", "sparse"),
+    ("norm", "dense"), ("gate", "dense"),
+])  # fmt: skip
+def test_strided_inputs_cost_at_most_twice_as_much(layer, implementation):
+    """Not by the clock: no more calls for more items, and at most twice the calls and the memory of contiguous ones."""
+    function = function_of(layer, implementation)
+    few, many = strided_costs(function, 7), strided_costs(function, 70)
+    assert few[1][0] == many[1][0]
+    for contiguous, strided in (few, many):
+        assert strided[0] <= 2 * contiguous[0]
+        assert strided[1] <= 2 * contiguous[1]
+
+
+def test_a_call_an_item_would_be_noticed():
+    """The broken twin: squares times a mask of the grades, which torch multiplies item by item when strided."""
+    mask = torch.randn(16, 5)
+    few, many = (strided_costs(lambda mv: (mv * mv) @ mask, items)[1][0] for items in (7, 70))
+    assert many > few + 7
+
+
 # ------------------------------------------------------------------------------------------------ embedding
 
 
