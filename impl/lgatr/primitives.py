@@ -259,7 +259,10 @@ def abs_squared_norm(x: torch.Tensor) -> torch.Tensor:
 
 @minimum_autocast_precision(torch.float32, output="high")
 def equi_layer_norm(x: torch.Tensor, channel_dim: int = -2, gain: float = 1.0, epsilon: float = 0.01) -> torch.Tensor:
-    """Divide by the root of the mean over channels of `abs_squared_norm`, which is at least epsilon (a floor)."""
+    """Divide by the root of the mean over channels of `abs_squared_norm`, which is at least epsilon (a floor).
+
+    Under autocast float64 stays float64, where the package returns float32.
+    """
     mean = abs_squared_norm(x).mean(channel_dim, keepdim=True)
     return x * (gain * torch.rsqrt(mean.clamp(min=epsilon)))
 

@@ -98,6 +98,64 @@ def test_primitives_keep_their_output_dtypes(dtype):
         assert primitives.sdp_attention(high, high, high)[0].dtype == F32
 
 
+def islands(code):
+    """Every function that keeps its precision under autocast: name -> call with tensors of a dtype."""
+    if code == "ours":
+        from impl.lgatr import primitives as p
+        from impl.lgatr import slim
+
+        config = p.PrimitivesConfig(implementation="dense")
+        linear, rms, glu = slim.SlimLinear, slim.SlimRMSNorm, slim.SlimGLU
+        vectors, inner, attend = "_vectors", "_inner", slim._attend
+    else:
+        lgatr = pytest.importorskip("lgatr")
+        from lgatr import primitives as p
+        from lgatr.layers import slim_layers as slim
+
+        config = lgatr.PrimitivesConfig()
+        linear, rms, glu = slim.SlimLinear, slim.SlimRMSNorm, slim.SlimGLU
+        vectors, inner, attend = "_linear_v", "_get_inner_product", None
+
+    def mv(dtype):
+        return torch.ones(1, 3, 2, 16, dtype=dtype)
+
+    def v(dtype):
+        return torch.ones(1, 3, 4, 2, dtype=dtype)
+
+    weight = torch.ones(4, 2, 10, dtype=F32)
+    made = (linear(2, 2, 2, 2).float(), rms(2, 2).float(), glu(2, 2, 2, 2).float())
+    yield "linear", lambda t: p.equi_linear(mv(t), weight, config=config)
+    yield "product", lambda t: p.geometric_product(mv(t), mv(t), config=config)
+    yield "squared norm", lambda t: p.abs_squared_norm(mv(t))
+    yield "norm", lambda t: p.equi_layer_norm(mv(t))
+    yield "attention", lambda t: p.sdp_attention(*[mv(t)] * 3, *[torch.ones(1, 3, 2, dtype=t)] * 3)[0]
+    yield "slim linear", lambda t: getattr(made[0], vectors)(v(t))
+    yield "slim norm", lambda t: made[1](v(t), torch.ones(1, 3, 2, dtype=t))[0]
+    yield "slim inner product", lambda t: getattr(made[2], inner)(v(t), v(t))
+    if attend is not None:
+        yield "slim attention", lambda t: attend(*[torch.ones(1, 2, 3, 4, dtype=t)] * 3)
+
+
+#: island -> dtype out for bfloat16 or float16 ("low": the same), float32 and float64 in; weights are float32
+TABLE = {
+    "linear": (F32, F32, F64), "product": ("low", F32, F64), "squared norm": ("low", F32, F32),
+    "norm": ("low", F32, F64), "attention": ("low", F32, F64), "slim linear": ("low", F32, None),
+    "slim norm": ("low", F32, F64), "slim inner product": ("low", F32, F32), "slim attention": ("low", F32, F64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", ["ours", "lgatr"])
+@pytest.mark.parametrize("low", [BF, torch.float16])
+def test_table_of_every_island(low, code):
+    """The package has the same, but for float64: its norm returns float32 and its linear map refuses it."""
+    for name, call in islands(code):
+        for given, expected in zip((low, F32, F64), TABLE[name]):
+            if given == F64 and (expected is None or (code == "lgatr" and name in ("norm", "linear"))):
+                continue
+            with autocast(low):
+                assert call(given).dtype == (low if expected == "low" else expected), (name, given)
+
+
 SIZES = {
     "num_blocks": 2, "in_mv_channels": 1, "out_mv_channels": 1, "hidden_mv_channels": 8,
     "in_s_channels": 2, "out_s_channels": 2, "hidden_s_channels": 16, "attention": {"num_heads": 2}, "mlp": {},
