@@ -172,3 +172,10 @@ def test_a_run_that_does_not_end_well_is_void_counted_and_told(tmp_path, arm, ki
     [record] = (tmp_path / "reports").rglob("records.jsonl")
     assert words in record.read_text()
     assert "B does not run" in json.dumps(summary["verdict"])
+
+
+def test_without_a_fault_the_outputs_agree(tmp_path):
+    code, summary, _ = compared(tmp_path, "clean", "--blocks", "1")
+    assert (code, summary["verdict"]["word"]) == (3, "inconclusive")  # one block is no evidence of speed
+    assert summary["fingerprints"]["agree"] is True
+    assert summary["voids"] == {"a": {}, "b": {}}
