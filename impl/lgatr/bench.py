@@ -2,17 +2,21 @@
 
 A case is a network with its inputs and one step of it; the arm for harness (arm.py) runs the same cases. Cases run in
 one process, interleaved, the order turned round every other round; shown are medians [least, largest] of CPU time a
-step, and peak memory of the process. For a decision use harness, which pairs whole processes.
+step, the ratio paired by round with its 95 % interval, and peak memory of the process. For a decision use harness,
+which pairs whole processes. With --autocast each case runs in its number type too, and a slower autocast is warned of.
 """
 
 import argparse
 import contextlib
+import math
 import resource
 import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+from harness import stats
 
 NETS = ("lgatr", "slim")
 CODES = ("ours", "lgatr")
@@ -331,6 +335,30 @@ def measure(jobs: dict[str, Job], rounds: int, say=lambda text: None) -> dict[st
     return times
 
 
+def paired_ratio(a: list[float], b: list[float]) -> tuple[float, float, float]:
+    """B/A over rounds: the Hodges-Lehmann estimate and its exact 95 % interval, infinite below 6 rounds."""
+    d = [math.log(y / x) for x, y in zip(a, b, strict=True)]
+    low, high = stats.signed_rank_interval(d, 0.95)
+    with contextlib.suppress(OverflowError):
+        return math.exp(stats.hodges_lehmann(d)), math.exp(low), math.exp(high)
+    return math.exp(stats.hodges_lehmann(d)), 0.0, math.inf
+
+
+def slower_autocasts(times: dict[str, list[float]], cases: dict[str, Case]) -> list[str]:
+    """A sentence for every case under autocast that takes longer than the same case without it."""
+    found = []
+    for name, case in cases.items():
+        plain = next((other for other, given in cases.items() if given == replace(case, autocast="")), None)
+        if not case.autocast or plain is None:
+            continue
+        ratio, low, _ = paired_ratio(times[plain], times[name])
+        if low > 1:
+            found.append(
+                f"{name}: {case.autocast} takes {ratio:.2f} times {case.dtype} on this machine; leave autocast out"
+            )
+    return found
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m impl.lgatr.bench", description=__doc__.split("\n")[0])
     defaults = asdict(Case())
@@ -353,21 +381,26 @@ def main(argv: list[str] | None = None) -> int:
     unknown = [name for name in chosen or () if name not in cases]
     if unknown:
         parser.error(f"--case: expected one of {', '.join(cases)}, found '{unknown[0]}'")
+    cases = {name: cases[name] for name in chosen or cases if not check(cases[name])}
+    if base.autocast:  # the gemm has no autocast region
+        cases = {name: case for name, case in cases.items() if case.work != "gemm"}
+        cases |= {f"{name} {case.dtype}": replace(case, autocast="") for name, case in cases.items()}
     jobs = {}
-    for name in chosen or cases:
-        if check(cases[name]):
-            continue
+    for name in cases:
         try:
             jobs[name] = Job(cases[name])
         except ImportError as error:
             print(f"{name}: left out, {error}", file=sys.stderr)
     times = measure(jobs, rounds, lambda text: print(text, file=sys.stderr))
     first = next(iter(times))
-    print(f"{'case':14s} {'CPU ms':>9s} {'[least, largest]':>22s} {'ratio to ' + first:>18s}")
+    wide = max(14, *map(len, times))
+    print(f"{'case':{wide}s} {'CPU ms':>9s} {'[least, largest]':>22s}  ratio to {first} [95 %]")
     for name, values in times.items():
-        ratio = statistics.median(b / a for a, b in zip(times[first], values))
         span = f"[{min(values):.2f}, {max(values):.2f}]"
-        print(f"{name:14s} {statistics.median(values):9.2f} {span:>22s} {ratio:18.2f}")
+        ratio = "{:.2f} [{:.2f}, {:.2f}]".format(*paired_ratio(times[first], values))
+        print(f"{name:{wide}s} {statistics.median(values):9.2f} {span:>22s}  {ratio}")
+    for sentence in slower_autocasts(times, {name: cases[name] for name in times}):
+        print(sentence)
     print(f"peak_rss_bytes {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}")
     return 0
 

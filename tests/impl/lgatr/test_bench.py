@@ -1,11 +1,14 @@
 """Cases, the bench, the arm and its scenarios."""
 
 import json
+import math
 import os
+import random
 import subprocess
 import sys
 import tomllib
-from dataclasses import replace
+from collections import Counter
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +94,7 @@ def test_bench_prints_a_row_a_case(capsys):
                        "--case", "paired", "--case", "dense"]) == 0  # fmt: skip
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["case", "paired", "dense", "peak_rss_bytes"]
+    assert lines[1].split()[-3:] == ["1.00", "[0.00,", "inf]"]  # one round has no interval
     assert int(lines[-1].split()[1]) > 1e6
     faults = ((["--dtype", "int8"], "float64"), (["--case", "magic"], "paired"), (["--jets", "0"], "jets"))
     for wrong, message in faults:
@@ -98,6 +102,103 @@ def test_bench_prints_a_row_a_case(capsys):
             bench.main(wrong)
         assert stop.value.code == 2
         assert message in capsys.readouterr().err
+
+
+class Scripted:
+    """Jobs that write down their turn and take given CPU seconds, with a spread of 10 % by a fixed seed."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.order, self.generator = 0.0, "", random.Random(1)
+        monkeypatch.setattr(bench.time, "process_time", lambda: self.now)
+
+    def job(self, letter, seconds):
+        def step():
+            self.order += letter
+            self.now += seconds * self.generator.uniform(0.9, 1.1)
+
+        return type("Job", (), {"step": staticmethod(step)})()
+
+
+def test_rounds_are_interleaved_and_turned_round(monkeypatch):
+    clock = Scripted(monkeypatch)
+    times = bench.measure({"A": clock.job("A", 1.0), "B": clock.job("B", 2.0)}, 4)
+    assert clock.order == "BAABBAABBAAB"
+    assert [len(values) for values in times.values()] == [4, 4]
+    assert all(900 <= value <= 1100 for value in times["A"])
+
+
+def test_a_against_a_holds_one_and_a_difference_does_not(monkeypatch):
+    clock = Scripted(monkeypatch)
+    jobs = {"A": clock.job("A", 1.0), "A again": clock.job("A", 1.0), "B": clock.job("B", 1.2)}
+    times = bench.measure(jobs, 20)
+    ratio, low, high = bench.paired_ratio(times["A"], times["A again"])
+    assert low < 1 < high < 1.1
+    assert abs(ratio - 1) < 0.05
+    ratio, low, high = bench.paired_ratio(times["A"], times["B"])
+    assert 1 < low < ratio < high
+    assert abs(ratio - 1.2) < 0.1
+    assert bench.paired_ratio([1.0] * 3, [2.0] * 3) == (pytest.approx(2), 0, math.inf)
+
+
+def test_an_autocast_that_is_slower_is_warned_of(monkeypatch, capsys):
+    clock = Scripted(monkeypatch)
+    seconds = {("bfloat16", "paired"): 1.3, ("bfloat16", "dense"): 0.7}
+    monkeypatch.setattr(
+        bench, "Job", lambda case: clock.job("A", seconds.get((case.autocast, case.implementation), 1.0))
+    )
+    options = ["--rounds", "12", "--case", "paired", "--case", "dense"]
+    assert bench.main(["--autocast", "bfloat16", *options]) == 0
+    out = capsys.readouterr().out
+    assert [line.split("  ")[0] for line in out.splitlines()[1:5]] == [
+        "paired", "dense", "paired float32", "dense float32",
+    ]  # fmt: skip
+    (warning,) = [line for line in out.splitlines() if "leave autocast out" in line]
+    assert warning.startswith("paired: bfloat16 takes 1.")
+    assert warning.endswith("times float32 on this machine; leave autocast out")
+    assert bench.main(options) == 0
+    assert "leave autocast out" not in capsys.readouterr().out
+
+
+#: field of a case -> another value of it, or two sets of fields
+FIELDS = {
+    "work": "gemm", "net": "slim", "code": "lgatr", "implementation": "dense", "gradient": False, "native": False,
+    "sparse_linear": ({"implementation": "mixed"}, {"implementation": "mixed", "sparse_linear": True}),
+    "sparse_gp": ({"implementation": "mixed"}, {"implementation": "mixed", "sparse_gp": False}),
+    "jets": 4, "particles": 6, "batch": "ragged", "blocks": 2, "mv": 8, "s": 16, "heads": 1, "dtype": "float64",
+    "autocast": ({"implementation": "dense"}, {"implementation": "dense", "autocast": "bfloat16"}),
+    "naive_amp": ({"implementation": "dense", "autocast": "bfloat16"},
+                  {"implementation": "dense", "autocast": "bfloat16", "naive_amp": True}),
+    "compile": True, "threads": 2, "seed": 2,
+}  # fmt: skip
+
+
+def test_every_field_of_a_case_changes_what_is_done(monkeypatch):
+    from impl.lgatr import native, primitives
+
+    pytest.importorskip("lgatr")
+    called = Counter()
+
+    def count(owner, name):
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a, **k: called.update([name]) or original(*a, **k))
+
+    for name in ("_linear_dense", "_linear_sparse", "_product_dense", "_product_sparse"):
+        count(primitives, name)
+    count(native, "mlp")
+    monkeypatch.setattr(torch, "compile", lambda function: called.update(["compile"]) or function)
+
+    def seen(fields):
+        called.clear()
+        job = bench.Job(replace(SMALL, **fields))
+        job.step()
+        kinds = [type(job.net).__module__, str(job.outputs[0].dtype), str(torch.get_num_threads())]
+        sums = {name: f"{value:.5g}" for name, value in job.totals().items()}
+        return job.particles, job.lengths, kinds, sums, dict(called)
+
+    assert set(FIELDS) == set(asdict(bench.Case()))
+    assert seen({}) == seen({})
+    pairs = {name: value if isinstance(value, tuple) else ({}, {name: value}) for name, value in FIELDS.items()}
+    assert [name for name, (one, other) in pairs.items() if seen(one) == seen(other)] == []
 
 
 def test_arm_says_its_lines():
@@ -124,7 +225,10 @@ def test_arm_refuses_what_cannot_be(parameters, word):
         arm.Lgatr(worker.effective("lgatr", arm.Lgatr.accepts, parameters))
 
 
-SCENARIOS = sorted([*(ROOT / "scenarios").glob("lgatr-*.toml"), ROOT / "scenarios/slim-peer.toml"])
+#: those of this workload; the trainings have an arm and a test of their own
+SCENARIOS = sorted(
+    path for path in (ROOT / "scenarios").glob("*.toml") if '"impl.lgatr.arm"' in path.read_text(encoding="utf-8")
+)
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
