@@ -126,7 +126,8 @@ class MappingJob(worker.Workload):
 
         scratch = Path.cwd() / ".harness" / "mapping"
         scratch.mkdir(parents=True, exist_ok=True)
-        self.folder = Path(tempfile.mkdtemp(dir=scratch))
+        _clear(scratch)
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=scratch))
         self.job = dataclasses.replace(self._job(), scratch=self.folder / "scratch", output=self.folder / "map.nxs")
         stack = self.job.open()
         frames = len(run.included(self.job, stack))
@@ -198,6 +199,14 @@ class MappingJob(worker.Workload):
     def close(self):
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _clear(scratch: Path) -> None:
+    """Delete what arms left that were killed: folders of processes that are no more."""
+    for folder in scratch.iterdir():
+        owner = folder.name.partition("-")[0]
+        if owner.isdecimal() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _made(p: dict) -> dict:

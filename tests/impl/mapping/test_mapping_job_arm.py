@@ -67,6 +67,14 @@ def test_parameters_of_the_job_change_the_output(changed):
     assert keys(fingerprint(**changed)[1]) != keys(fingerprint()[1])
 
 
+def test_what_killed_arms_left_is_cleared_and_what_others_use_is_not(tmp_path):
+    scratch = tmp_path / ".harness" / "mapping"
+    for name in (f"{2**22 + 1}-dead", f"{os.getppid()}-alive", "other"):  # above the largest process number
+        (scratch / name).mkdir(parents=True)
+    fingerprint()
+    assert sorted(path.name for path in scratch.iterdir()) == [f"{os.getppid()}-alive", "other"]
+
+
 def test_values_are_those_of_the_map(tmp_path):
     found = fingerprint(tmp_path / "values.npz")[1]
     with np.load(tmp_path / "values.npz") as values:
