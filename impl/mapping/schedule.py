@@ -17,7 +17,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 
 from impl.mapping.checkpoint import Router
 from impl.mapping.work import Work
@@ -214,6 +214,8 @@ class _Pools:
             if own:
                 reading.shutdown(wait=True, cancel_futures=True)
                 mapping.shutdown(wait=True, cancel_futures=True)
+            else:
+                wait(list(self.outstanding))  # no kernel is closed under a call
             ended.set()
             for kernels in made:
                 kernels.close()
@@ -290,7 +292,7 @@ class _Pools:
         facts = slots.take()
         if not self.grouped:  # they are the frames as read
             facts = [self.work.correct(*given) for given in zip(slots.frames, facts, slots.buffers)]
-        kernels = self.kernels.get_nowait()  # as many as workers: one is always there
+        kernels = self.kernels.get()  # given pools may have more threads than there are kernels: each comes back
         try:
             needed = self.router.needed(slots.call)
             batches = self.work.map(kernels, slots.frames, slots.buffers[: len(slots.frames)], needed)

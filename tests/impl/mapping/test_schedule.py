@@ -459,7 +459,7 @@ def test_a_slow_first_frame_does_not_let_records_pile_up(tmp_path):
 def test_given_executors_are_used_and_left_running(tmp_path):
     job = made_job(tmp_path)
     work, router = work_of(job, tmp_path / "scratch")
-    with ThreadPoolExecutor(2, "mine") as pool:
+    with ThreadPoolExecutor(5, "mine") as pool:  # more threads than kernels
         names = set()
 
         def read(frame):
