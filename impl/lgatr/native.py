@@ -144,20 +144,73 @@ def _rows_of(x: torch.Tensor) -> int:
 _library = torch.library.Library("harness_lgatr", "DEF")
 
 
-def _register(schema: str, forward, backward, gradient=None, keep=None, fake=None, backward_fake=None):
-    """Define `name(...)` and, where given, `name_back(...)` with C behind them, and tie them for autograd."""
+def _plain(x: torch.Tensor) -> bool:
+    """Whether nobody looks at the operators: no compiler, no mode, no transform, no subclass."""
+    return (
+        type(x) in (torch.Tensor, torch.nn.Parameter)
+        and not torch.compiler.is_compiling()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+class _Operator:
+    """A registered operator, or what is behind it where nobody looks: that spares 0.1 ms a call and its gradient.
+
+    gradient(ctx, gradient, back) and keep(ctx, inputs, output) are those of the operator; where the first argument is
+    a list of tensors, `listed` says so.
+    """
+
+    def __init__(self, operator, forward, back, gradient, keep, listed):
+        self.operator, self.run, self.listed = operator, forward, listed
+
+        class Direct(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, *given):
+                given = _gathered(given) if listed else given
+                out = forward(*given)
+                keep(ctx, given, out)
+                return out
+
+            @staticmethod
+            def backward(ctx, down):
+                found = gradient(ctx, down, back)
+                return (*found[1:], *found[0]) if listed else found
+
+        self.direct = Direct
+
+    def __call__(self, *given):
+        first = given[0][0] if self.listed else given[0]
+        if not _plain(first):
+            return self.operator(*given)
+        if not torch.is_grad_enabled():
+            return self.run(*given)
+        return self.direct.apply(*given[1:], *given[0]) if self.listed else self.direct.apply(*given)
+
+
+def _gathered(given):
+    """(others, *tensors) -> (list of tensors, others): an autograd function sees tensors outside lists only."""
+    return list(given[1:]), given[0]
+
+
+def _register(schema: str, forward, backward, gradient, keep, fake, backward_fake, listed=False):
+    """Define `name(...)` and `name_back(...)` with C behind them, and tie them for autograd."""
     name = schema.split("(")[0]
     _library.define(schema)
     _library.impl(name, forward, "CPU")
     torch.library.register_fake(f"harness_lgatr::{name}", fake, lib=_library)
-    if backward is not None:
-        back_schema, function = backward
-        back_name = back_schema.split("(")[0]
-        _library.define(back_schema)
-        _library.impl(back_name, function, "CPU")
-        torch.library.register_fake(f"harness_lgatr::{back_name}", backward_fake, lib=_library)
-    torch.library.register_autograd(f"harness_lgatr::{name}", gradient, setup_context=keep, lib=_library)
-    return getattr(torch.ops.harness_lgatr, name).default
+    back_schema, function = backward
+    back_name = back_schema.split("(")[0]
+    _library.define(back_schema)
+    _library.impl(back_name, function, "CPU")
+    torch.library.register_fake(f"harness_lgatr::{back_name}", backward_fake, lib=_library)
+    operator, back = (getattr(torch.ops.harness_lgatr, word).default for word in (name, back_name))
+
+    def registered(ctx, down):
+        return gradient(ctx, down, back)
+
+    torch.library.register_autograd(f"harness_lgatr::{name}", registered, setup_context=keep, lib=_library)
+    return _Operator(operator, forward, function, gradient, keep, listed)
 
 
 # ------------------------------------------------------------------------------------------------- packing
@@ -182,10 +235,10 @@ def _pack_keep(ctx, inputs, output):
     ctx.shapes = [p.shape for p in parameters]
 
 
-def _pack_gradient(ctx, gradient):
+def _pack_gradient(ctx, gradient, back):
     _once()
     counts = [shape.numel() for shape in ctx.shapes]
-    flat = torch.ops.harness_lgatr.pack_back(gradient, ctx.source, sum(counts))
+    flat = back(gradient, ctx.source, sum(counts))
     return [part.view(shape) for part, shape in zip(flat.split(counts), ctx.shapes)], None
 
 
@@ -197,6 +250,7 @@ _op_pack = _register(
     _pack_keep,
     lambda parameters, source: parameters[0].new_empty(source.numel()),
     lambda gradient, source, count: gradient.new_empty(count),
+    listed=True,
 )
 
 
@@ -284,9 +338,9 @@ def _linear_keep(ctx, inputs, output):
     ctx.save_for_backward(x, weight)
 
 
-def _linear_gradient(ctx, gradient):
+def _linear_gradient(ctx, gradient, back):
     _once()
-    return *torch.ops.harness_lgatr.linear_back(gradient, *ctx.saved_tensors, ctx.shape), None
+    return *back(gradient, *ctx.saved_tensors, ctx.shape), None
 
 
 _op_linear = _register(
@@ -343,10 +397,10 @@ def _product_keep(ctx, inputs, output):
     ctx.save_for_backward(x, y)
 
 
-def _product_gradient(ctx, gradient):
+def _product_gradient(ctx, gradient, back):
     _once()
     x, y = ctx.saved_tensors
-    return *torch.ops.harness_lgatr.product_back(gradient, x, y, ctx.channels, ctx.bivector), None, None
+    return *back(gradient, x, y, ctx.channels, ctx.bivector), None, None
 
 
 _op_product = _register(
@@ -413,10 +467,10 @@ def _norm_keep(ctx, inputs, output):
     ctx.save_for_backward(x, *([gain] if ctx.gained else []))
 
 
-def _norm_gradient(ctx, gradient):
+def _norm_gradient(ctx, gradient, back):
     _once()
     x, gain = ctx.saved_tensors if ctx.gained else (*ctx.saved_tensors, None)
-    dx, dgain = torch.ops.harness_lgatr.norm_back(gradient, x, gain, ctx.channels, ctx.epsilon)
+    dx, dgain = back(gradient, x, gain, ctx.channels, ctx.epsilon)
     return dx, dgain if ctx.gained else None, None, None
 
 
@@ -477,9 +531,9 @@ def _gate_keep(ctx, inputs, output):
     ctx.save_for_backward(x)
 
 
-def _gate_gradient(ctx, gradient):
+def _gate_gradient(ctx, gradient, back):
     _once()
-    return torch.ops.harness_lgatr.gate_back(gradient, *ctx.saved_tensors, ctx.channels, ctx.nonlinearity), None, None
+    return back(gradient, *ctx.saved_tensors, ctx.channels, ctx.nonlinearity), None, None
 
 
 _op_gate = _register(
@@ -532,9 +586,9 @@ def _heads_keep(ctx, inputs, output):
     ctx.save_for_backward(x)
 
 
-def _heads_gradient(ctx, gradient):
+def _heads_gradient(ctx, gradient, back):
     _once()
-    return torch.ops.harness_lgatr.heads_back(gradient, *ctx.saved_tensors, *ctx.numbers), None, None, None, None
+    return back(gradient, *ctx.saved_tensors, *ctx.numbers), None, None, None, None
 
 
 def _heads_fake(x, channels, parts, count, signed):
@@ -622,9 +676,8 @@ def _attention_keep(ctx, inputs, output):
     ctx.save_for_backward(x, packed)
 
 
-def _attention_gradient(ctx, gradient):
+def _attention_gradient(ctx, gradient, back):
     _once()
-    back = torch.ops.harness_lgatr.attention_back
     return *back(gradient, *ctx.saved_tensors, ctx.offsets, ctx.numbers, ctx.epsilon), None, None, None
 
 
@@ -701,9 +754,8 @@ def _mlp_keep(ctx, inputs, output):
     ctx.save_for_backward(x, packed)
 
 
-def _mlp_gradient(ctx, gradient):
+def _mlp_gradient(ctx, gradient, back):
     _once()
-    back = torch.ops.harness_lgatr.mlp_back
     return *back(gradient, *ctx.saved_tensors, ctx.numbers, ctx.epsilon), None, None
 
 
@@ -830,9 +882,8 @@ def _slim_mlp_back(gradient, x, packed, numbers, epsilon):
     return dx, dpacked
 
 
-def _slim_mlp_gradient(ctx, gradient):
+def _slim_mlp_gradient(ctx, gradient, back):
     _once()
-    back = torch.ops.harness_lgatr.slim_mlp_back
     return *back(gradient, *ctx.saved_tensors, ctx.numbers, ctx.epsilon), None, None
 
 
