@@ -261,6 +261,11 @@ class SlimMLP(nn.Module):
     def dropping(self) -> bool:
         return any(isinstance(layer, SlimDropout) and layer.active for layer in self.layers)
 
+    @property
+    def maps(self) -> list[nn.Module]:
+        """The layers without dropout."""
+        return [layer for layer in self.layers if not isinstance(layer, SlimDropout)]
+
     def forward(self, vectors: torch.Tensor, scalars: torch.Tensor):
         for layer in self.layers:
             vectors, scalars = layer(vectors, scalars)
@@ -291,7 +296,20 @@ class SlimBlock(nn.Module):
             v_channels, s_channels, nonlinearity, nonlinearity_v, mlp_ratio, num_layers_mlp, dropout_prob
         )
 
+    def fused(self, vectors, scalars, attn_kwargs) -> bool:
+        """Whether `rows` does all that forward does."""
+        return attention_fused(vectors, scalars, self.attention, attn_kwargs) and mlp_fused(
+            vectors, scalars, self.norm2, self.mlp
+        )
+
+    def rows(self, x: torch.Tensor, lengths=None) -> torch.Tensor:
+        """Rows (…, N, 4 V + S) -> the same, in two native calls."""
+        x = native.slim_attention(x, self.norm1, self.attention, lengths)
+        return native.slim_mlp(x, self.norm2, *self.mlp.maps)
+
     def forward(self, vectors: torch.Tensor, scalars: torch.Tensor, **attn_kwargs):
+        if self.fused(vectors, scalars, attn_kwargs):
+            return _on_rows(vectors, scalars, self.rows, attn_kwargs.get("lengths"))
         vectors, scalars = attention_half(vectors, scalars, self.norm1, self.attention, attn_kwargs)
         return mlp_half(vectors, scalars, self.norm2, self.mlp)
 
@@ -306,16 +324,33 @@ def _on_rows(vectors, scalars, function, *arguments):
     return vectors.unflatten(-1, (4, channels)), scalars
 
 
-def attention_half(vectors, scalars, norm, attention, attn_kwargs):
-    """Streams plus the attention of their norms, in one native call where the options allow it."""
-    if (
+def attention_fused(vectors, scalars, attention, attn_kwargs) -> bool:
+    """Whether the options allow one native call for norm, attention and sum."""
+    return (
         native.usable(vectors)
         and scalars.dtype == vectors.dtype
         and attention.linear_in.linear_s is not None
         and not attention.dropping
         and not attention.lightcone
         and plain(attn_kwargs)
-    ):
+    )
+
+
+def mlp_fused(vectors, scalars, norm, mlp) -> bool:
+    """Whether the options allow one native call for norm, MLP and sum."""
+    return (
+        native.usable(vectors)
+        and scalars.dtype == vectors.dtype
+        and not mlp.dropping
+        and not norm.lightcone
+        and len(mlp.maps) == 2
+        and mlp.maps[0].linear.linear_s is not None
+    )
+
+
+def attention_half(vectors, scalars, norm, attention, attn_kwargs):
+    """Streams plus the attention of their norms, in one native call where the options allow it."""
+    if attention_fused(vectors, scalars, attention, attn_kwargs):
         return _on_rows(vectors, scalars, native.slim_attention, norm, attention, attn_kwargs.get("lengths"))
     h_v, h_s = attention(*norm(vectors, scalars), **attn_kwargs)
     return vectors + h_v, scalars + h_s
@@ -323,16 +358,8 @@ def attention_half(vectors, scalars, norm, attention, attn_kwargs):
 
 def mlp_half(vectors, scalars, norm, mlp):
     """Streams plus the MLP of their norms, in one native call where the options allow it."""
-    layers = [layer for layer in mlp.layers if not isinstance(layer, SlimDropout)]
-    if (
-        native.usable(vectors)
-        and scalars.dtype == vectors.dtype
-        and not mlp.dropping
-        and not norm.lightcone
-        and len(layers) == 2
-        and layers[0].linear.linear_s is not None
-    ):
-        return _on_rows(vectors, scalars, native.slim_mlp, norm, *layers)
+    if mlp_fused(vectors, scalars, norm, mlp):
+        return _on_rows(vectors, scalars, native.slim_mlp, norm, *mlp.maps)
     h_v, h_s = mlp(*norm(vectors, scalars))
     return vectors + h_v, scalars + h_s
 
@@ -464,10 +491,19 @@ class LGATrSlim(Net):
         with naive_amp(self._naive_amp):
             v, s = self.linear_in(vectors.transpose(-1, -2), scalars)
             attn_kwargs = native.with_offsets(v, attn_kwargs)
-            for block in self.blocks:
-                v, s = self._run(block, v, s, **attn_kwargs)
+            if len(self.blocks) and all(block.fused(v, s, attn_kwargs) for block in self.blocks):
+                v, s = _on_rows(v, s, self._rows, attn_kwargs.get("lengths"))
+            else:
+                for block in self.blocks:
+                    v, s = self._run(block, v, s, **attn_kwargs)
             v, s = self.linear_out(v, s)
         return v.transpose(-1, -2), s
+
+    def _rows(self, x, lengths):
+        """All blocks on rows, so that the streams are joined and parted once."""
+        for block in self.blocks:
+            x = self._run(block.rows, x, lengths)
+        return x
 
 
 class ConditionalLGATrSlim(Net):

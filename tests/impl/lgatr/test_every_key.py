@@ -102,8 +102,7 @@ def watched():
     yield from ((rows, "linear"), (native, "mlp"), (native, "attention"), (native, "slim_mlp"))
     for block in (layers.LGATrBlock, layers.ConditionalLGATrBlock):
         yield block, "rows"
-    for block in (slim.SlimBlock, slim.ConditionalSlimBlock):
-        yield block, "forward"
+    yield from ((slim.SlimBlock, "rows"), (slim.SlimBlock, "forward"), (slim.ConditionalSlimBlock, "forward"))
 
 
 def drawn(*shape):
