@@ -346,7 +346,7 @@ def test_case_t9_the_gate_of_166_scenarios_is_holms_and_its_uncorrected_twin_ala
 def test_case_t9_through_the_gate_two_hundred_times():
     """Holm's first step asks for p of at most .05/166, which twelve pairs reach only when all are beyond the margin.
 
-    So a family fails with a chance of 1 - (1 - 2 ** -12) ** 166 = 4.0 %, and just where a scenario has twelve of twelve.
+    So a family fails just where a scenario has twelve of twelve: 1 - (1 - 2 ** -12) ** 166 = 4.0 % of them.
     """
     rng = np.random.default_rng(10)
     failed = whole = listed = twin = 0
