@@ -260,7 +260,8 @@ def slices_png(path, windows: Windows, grid: Grid, at=None, title: str = "") -> 
         first, second = (k for k in range(3) if k != axis)
         axes.axvline(centre[first], linewidth=0.3)
         axes.axhline(centre[second], linewidth=0.3)
-        axes.set_title(f"{names[axis]} = {centre[axis]:.6g} {unit}")
+        place = round(centre[axis] / grid.step[axis], 6) * grid.step[axis]  # no 3.6e-15 for 0
+        axes.set_title(f"{names[axis]} = {place:.6g} {unit}")
     figure.colorbar(drawn, ax=panels, label="mean intensity")
     if title:
         figure.suptitle(title)
