@@ -116,7 +116,7 @@ def show(lines: list[dict]) -> None:
           "| boost, float32 | last bit | boost, float64 |\n|---|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
     first = {}
     for net in NETS:
-        own = [line for line in lines if line["net"] == net and not line["permuted"]]
+        own = sorted((one for one in lines if one["net"] == net and not one["permuted"]), key=lambda one: one["seed"])
         if not own:
             continue
         aucs = [line["auc"]["value"] for line in own]
