@@ -4,6 +4,7 @@ Run by hand: `python -m impl.lgatr.arm --set code=lgatr --set gradient=false`.
 """
 
 import resource
+import time
 from dataclasses import asdict
 
 from harness import worker
@@ -11,7 +12,10 @@ from impl.lgatr import bench
 
 
 class Lgatr(worker.Workload):
-    """One iteration: one step of a `bench.Case`; units and work are particles, the counter the largest memory so far.
+    """One iteration: one step of a `bench.Case`; units and work are particles.
+
+    Counters: resident_peak_bytes, the largest memory of the process so far, and first_step_seconds, wall time of the
+    first step, which holds the compilation (0 without `first`).
 
     Parameters are the fields of `bench.Case`, and
     steps : int      steps an iteration
@@ -50,8 +54,11 @@ class Lgatr(worker.Workload):
             self.job = bench.Job(self.case)
         except ModuleNotFoundError as error:
             raise worker.Fault("code lgatr", "the package lgatr", str(error), "pip install lgatr==2.0.0") from None
+        self.first_step = 0.0
         if self.parameters["first"]:
+            start = time.perf_counter()
             self.job.step()
+            self.first_step = time.perf_counter() - start
 
     def iterate(self) -> dict:
         steps = self.parameters["steps"]
@@ -60,7 +67,11 @@ class Lgatr(worker.Workload):
         particles = self.job.particles * steps
         # The harness itself can tell peak memory of a process only; here both arms stay alive.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return {"units": particles, "work": particles, "counters": {"resident_peak_bytes": peak}}
+        return {
+            "units": particles,
+            "work": particles,
+            "counters": {"resident_peak_bytes": peak, "first_step_seconds": self.first_step},
+        }
 
     def fingerprint(self) -> dict:
         shape = ",".join(map(str, (self.job.particles, *self.job.lengths)))

@@ -212,6 +212,7 @@ def test_arm_says_its_lines():
     assert [line["kind"] for line in lines] == ["header", "phase", "iteration", "iteration", "fingerprint", "closed"]
     assert lines[2]["work"] == lines[2]["units"] == 16
     assert lines[2]["counters"]["resident_peak_bytes"] > 1e7
+    assert lines[2]["counters"]["first_step_seconds"] == lines[3]["counters"]["first_step_seconds"] > 0
     assert set(lines[4]["totals"]) == {"output0", "output1", "gradient", "parameters"}
 
 
