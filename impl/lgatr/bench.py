@@ -321,6 +321,15 @@ def _cases(base: Case) -> dict[str, Case]:
     return found
 
 
+def _compiled_cases(base: Case) -> dict[str, Case]:
+    """Compiled ones, minutes each without a cache: run only where they are named."""
+    sparse = replace(base, implementation="sparse", compile=True)
+    return {
+        "compiled": sparse if base.net == "lgatr" else replace(base, compile=True),
+        "lgatr-compiled": replace(base, code="lgatr", sparse_linear=True, sparse_gp=True, compile=True),
+    }
+
+
 def measure(jobs: dict[str, Job], rounds: int, say=lambda text: None) -> dict[str, list[float]]:
     """CPU milliseconds of each step, jobs interleaved; two rounds before are not counted."""
     times: dict[str, list[float]] = {name: [] for name in jobs}
@@ -333,6 +342,21 @@ def measure(jobs: dict[str, Job], rounds: int, say=lambda text: None) -> dict[st
                 times[name].append((time.process_time() - start) * 1e3)
         say(f"round {turn + 1} of {rounds + 2}")
     return times
+
+
+def steps_to_pay(first: dict[str, float], times: dict[str, list[float]], cases: dict[str, Case]) -> list[str]:
+    """A sentence for every compiled case: after how many steps its first one is paid for, against its code eager."""
+    found = []
+    for name, case in cases.items():
+        eager = [other for other, given in cases.items() if given.code == case.code and not given.compile]
+        if not case.compile or not eager:
+            continue
+        best = min(eager, key=lambda other: statistics.median(times[other]))
+        gain = (statistics.median(times[best]) - statistics.median(times[name])) / 1e3
+        wait = first[name] - first[best]
+        after = f"after {math.ceil(max(wait, 0) / gain)} steps" if gain > 0 else "never, for its steps take longer"
+        found.append(f"{name}: first step {first[name]:.1f} s; compiling pays against {best} {after}")
+    return found
 
 
 def paired_ratio(a: list[float], b: list[float]) -> tuple[float, float, float]:
@@ -369,7 +393,7 @@ def main(argv: list[str] | None = None) -> int:
             parser.add_argument("--" + name.replace("_", "-"), action=argparse.BooleanOptionalAction, default=value)
         else:
             parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
-    parser.add_argument("--case", action="append", help="cases to run, all that are possible by default")
+    parser.add_argument("--case", action="append", help="cases to run, all that need no compiler by default")
     parser.add_argument("--rounds", type=int, default=7)
     options = vars(parser.parse_args(argv))
     chosen, rounds = options.pop("case"), options.pop("rounds")
@@ -378,10 +402,12 @@ def main(argv: list[str] | None = None) -> int:
     if fault:
         parser.error("{}: expected {}, found {}".format(*fault))
     cases = _cases(base)
-    unknown = [name for name in chosen or () if name not in cases]
+    chosen = chosen or list(cases)
+    cases |= _compiled_cases(base)
+    unknown = [name for name in chosen if name not in cases]
     if unknown:
         parser.error(f"--case: expected one of {', '.join(cases)}, found '{unknown[0]}'")
-    cases = {name: cases[name] for name in chosen or cases if not check(cases[name])}
+    cases = {name: cases[name] for name in chosen if not check(cases[name])}
     if base.autocast:  # the gemm has no autocast region
         cases = {name: case for name, case in cases.items() if case.work != "gemm"}
         cases |= {f"{name} {case.dtype}": replace(case, autocast="") for name, case in cases.items()}
@@ -391,6 +417,11 @@ def main(argv: list[str] | None = None) -> int:
             jobs[name] = Job(cases[name])
         except ImportError as error:
             print(f"{name}: left out, {error}", file=sys.stderr)
+    first_steps = {}
+    for name, job in jobs.items():
+        start = time.perf_counter()
+        job.step()
+        first_steps[name] = time.perf_counter() - start
     times = measure(jobs, rounds, lambda text: print(text, file=sys.stderr))
     first = next(iter(times))
     wide = max(14, *map(len, times))
@@ -399,7 +430,8 @@ def main(argv: list[str] | None = None) -> int:
         span = f"[{min(values):.2f}, {max(values):.2f}]"
         ratio = "{:.2f} [{:.2f}, {:.2f}]".format(*paired_ratio(times[first], values))
         print(f"{name:{wide}s} {statistics.median(values):9.2f} {span:>22s}  {ratio}")
-    for sentence in slower_autocasts(times, {name: cases[name] for name in times}):
+    run = {name: cases[name] for name in times}
+    for sentence in (*slower_autocasts(times, run), *steps_to_pay(first_steps, times, run)):
         print(sentence)
     print(f"peak_rss_bytes {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}")
     return 0

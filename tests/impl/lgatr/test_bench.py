@@ -159,6 +159,19 @@ def test_an_autocast_that_is_slower_is_warned_of(monkeypatch, capsys):
     assert "leave autocast out" not in capsys.readouterr().out
 
 
+def test_when_compiling_pays():
+    cases = {
+        "paired": SMALL, "dense": replace(SMALL, implementation="dense"), "slow": replace(SMALL, compile=True, seed=2),
+        "compiled": replace(SMALL, compile=True), "other": replace(SMALL, code="lgatr", compile=True),
+    }  # fmt: skip
+    times = {"paired": [10.0], "dense": [20.0], "slow": [12.0], "compiled": [6.0], "other": [1.0]}
+    first = {"paired": 1.0, "dense": 0.1, "slow": 2.0, "compiled": 9.0, "other": 9.0}
+    assert bench.steps_to_pay(first, times, cases) == [
+        "slow: first step 2.0 s; compiling pays against paired never, for its steps take longer",
+        "compiled: first step 9.0 s; compiling pays against paired after 2000 steps",
+    ]
+
+
 #: field of a case -> another value of it, or two sets of fields
 FIELDS = {
     "work": "gemm", "net": "slim", "code": "lgatr", "implementation": "dense", "gradient": False, "native": False,
