@@ -145,6 +145,7 @@ class _UnitEntries:
 
     slots: list[record.Slot] = field(default_factory=list)
     launches: list[record.Launch] = field(default_factory=list)
+    phases: list[record.Phase] = field(default_factory=list)
     fingerprints: list[record.Fingerprint] = field(default_factory=list)
     voids: list[record.Void] = field(default_factory=list)
     loads: list[record.Load] = field(default_factory=list)
@@ -173,6 +174,7 @@ class Analysis:
         kinds = {
             record.Slot: "slots",
             record.Launch: "launches",
+            record.Phase: "phases",
             record.Fingerprint: "fingerprints",
             record.Void: "voids",
             record.Load: "loads",
@@ -932,6 +934,7 @@ class Analysis:
             },
             "accuracy": self.accuracy,
             "clocks": self._clocks(),
+            "beside": self._beside(),
             "foreign": self._foreign(),
             "mde": None if interval.mde is None else math.expm1(interval.mde),
             "variance": {"block": block, "pair": pair},
@@ -1041,6 +1044,31 @@ class Analysis:
             words = {clock: shown[clock]["word"] for clock in ("wall", "cpu")}
             if words["wall"] != words["cpu"] and {"regression", "improvement"} & set(words.values()):
                 shown["note"] = f"the clocks disagree: {words['wall']} in wall time, {words['cpu']} in CPU time"
+        return shown
+
+    def _beside(self) -> dict[str, dict[str, Any]]:
+        """What was measured beside the metric: memory, start and set-up, and every counter that both arms report.
+
+        Name -> {a, b (medians over the kept units), ratio {estimate, low, high}}; a ratio needs values above 0 in
+        every kept unit.
+        """
+        found: dict[str, dict[str, list[float]]] = {}
+        for kept in self.kept:
+            unit = self._units[kept.unit]
+            for arm in ("a", "b"):
+                for name, value in _besides(unit, [getattr(pair, arm) for pair in kept.pairs], arm).items():
+                    found.setdefault(name, {"a": [], "b": []})[arm].append(value)
+        shown = {}
+        for name, arms in found.items():
+            if not (arms["a"] and arms["b"]) or name == self.metric:
+                continue
+            ratios = [log_ratio(a, b) for a, b in zip(arms["a"], arms["b"])]
+            whole = len(arms["a"]) == len(arms["b"]) == len(self.kept) and None not in ratios
+            shown[name] = {
+                "a": checks.middle(arms["a"]),
+                "b": checks.middle(arms["b"]),
+                "ratio": _bounds(self.interval(ratios)) if whole else None,
+            }
         return shown
 
     def _foreign(self) -> dict[str, Any]:
@@ -1161,6 +1189,23 @@ def _centre(ratios: list[float | None]) -> float | None:
 def _disturbing(load: record.Load) -> float:
     """What a unit may be set aside for, in cores: other users' processes and steal."""
     return (load.foreign or 0.0) + (load.steal or 0.0)
+
+
+def _besides(unit: _UnitEntries, slots: list[record.Slot], arm: str) -> dict[str, float]:
+    """What one arm of a unit was seen to need beside its times, by name."""
+    found = {}
+    for phase in unit.phases:
+        if phase.arm == arm and phase.name == "setup":
+            found["setup_seconds"] = phase.seconds
+        if phase.arm == arm and phase.peak_rss_bytes is not None:
+            found["peak_rss_bytes"] = phase.peak_rss_bytes
+    for name in ("startup_seconds", "peak_rss_bytes"):
+        values = [value for slot in slots if (value := getattr(slot, name)) is not None]
+        if values:
+            found[name] = max(values)
+    for name in dict.fromkeys(name for slot in slots for name in slot.counters):
+        found[name] = checks.middle([slot.counters[name] for slot in slots if name in slot.counters])
+    return found
 
 
 def _largest(values) -> float | None:

@@ -632,6 +632,11 @@ class ArmProcess:
         if shares and None not in shares:
             self._pss = sum(shares) * 1024.0
 
+    def peak_rss_bytes(self) -> float | None:
+        """The largest high-water mark of a living process of the tree; None where it cannot be told."""
+        marks = [_kilobytes(f"/proc/{pid}/status", b"VmHWM:") for pid in self.tree()]
+        return max((mark * 1024.0 for mark in marks if mark is not None), default=None)
+
     def end(self) -> None:
         """End the whole tree: SIGTERM, after a grace SIGKILL, until nothing of it is left. May be called again."""
         if self._ended:

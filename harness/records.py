@@ -10,7 +10,8 @@ a new number. Arms are "a" and "b". Times are seconds, sizes bytes, load is in c
 Schema history
 --------------
 1    first version
-2    entry `accuracy`; plan.seeds and plan.first_seed; plan.mode "accuracy" for `harness accuracy`, which has no pairs
+2    entry `accuracy`; plan.seeds and plan.first_seed; plan.mode "accuracy" for `harness accuracy`, which has no pairs;
+     phase `life` of a resident arm with its peak_rss_bytes
 """
 
 import errno
@@ -62,13 +63,14 @@ class Launch(Entry, tag="launch", kw_only=True):
 
 
 class Phase(Entry, tag="phase", kw_only=True):
-    """A named part of an arm's life outside the iterations, such as setup."""
+    """A named part of an arm's life outside the iterations: setup, or `life`, from spawn to exit."""
 
     unit: int
     arm: str
     name: str
     seconds: float
     cpu_seconds: float
+    peak_rss_bytes: float | None = None  # of `life`
 
 
 class Slot(Entry, tag="slot", kw_only=True):

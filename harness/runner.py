@@ -258,7 +258,7 @@ class Runner:
                     for arm in order:
                         self._take_values(unit, arm, running[arm])
                 for arm in order:
-                    self._close(arm, running[arm])
+                    self._end_life(unit, arm, running[arm])
             except VoidSlot as void:
                 self._void(unit, void)
                 state = "void"
@@ -717,6 +717,20 @@ class Runner:
         self._write(
             records.Fingerprint(
                 unit=unit, arm=arm, when=when, work=reply.work, digests=reply.digests, totals=reply.totals
+            )
+        )
+
+    def _end_life(self, unit: int, arm: str, running: ArmProcess) -> None:
+        peak = running.peak_rss_bytes()
+        ended = self._close(arm, running)
+        self._write(
+            records.Phase(
+                unit=unit,
+                arm=arm,
+                name="life",
+                seconds=ended.seconds,
+                cpu_seconds=ended.cpu_seconds,
+                peak_rss_bytes=peak if peak is not None else ended.peak_rss_bytes,
             )
         )
 

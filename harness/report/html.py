@@ -87,6 +87,7 @@ def html(material: tables.Material) -> str:
         units=ends(rows),
         limit=material.analysis.limits.get("foreign_cores"),
         clocks=tables.clocks(summary),
+        beside=tables.beside(summary),
         quantiles={
             arm: {name: value(number) for name, number in found.items()} for arm, found in quantiles.items() if found
         },

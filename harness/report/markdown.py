@@ -72,6 +72,10 @@ def markdown(material: tables.Material) -> str:
     if not alone:
         lines += ["## How it was decided, and checks of it", ""]
         lines += table(["", ""], [[escape(what), escape(found)] for what, found in tables.checks(summary)])
+        beside = tables.beside(summary)
+        if beside:
+            lines += ["## Measured beside it", ""]
+            lines += table(["", "A", "B", "B/A", "interval"], [[escape(text) for text in row] for row in beside])
     lines += ["## Arms", ""]
     lines += _side_by_side(tables.arms(material))
     if not alone:

@@ -258,6 +258,38 @@ def clocks(summary: dict) -> list[dict[str, Any]]:
     return rows
 
 
+def beside(summary: dict) -> list[list[str]]:
+    """[what, A, B, B/A, interval] of memory, start, set-up and counters; what is equal has no interval."""
+    rows = []
+    for name, found in (summary.get("beside") or {}).items():
+        write = numbers.significant
+        if name.endswith("_bytes"):
+            name, write = name.removesuffix("_bytes"), numbers.size
+        elif name.endswith("_seconds"):
+            name, write = name.removesuffix("_seconds"), numbers.seconds
+        elif float(found["a"]).is_integer() and float(found["b"]).is_integer():
+            write = numbers.count
+        label = {"peak_rss": "peak memory", "startup": "start to first result", "setup": "set-up"}.get(
+            name, name.replace("_", " ")
+        )
+        ratio = found["ratio"] or {}
+        low, high = ratio.get("low"), ratio.get("high")
+        if found["a"] == found["b"] and (low is None or low == high == 1):
+            rows.append([label, write(found["a"]), write(found["b"]), "equal", ""])
+            continue
+        decimals = numbers.ratio_decimals(high - low if low is not None and high is not None else None)
+        rows.append(
+            [
+                label,
+                write(found["a"]),
+                write(found["b"]),
+                numbers.ratio(ratio.get("estimate"), decimals),
+                numbers.interval(low, high, decimals),
+            ]
+        )
+    return rows
+
+
 STEADY = {
     "flat": "steady from the start",
     "warm-up": "steady after a warm-up",
@@ -384,6 +416,12 @@ def facts(summary: dict) -> list[tuple[str, str]]:
     if None not in medians:
         a, b = (words.value(summary["metric"], median) for median in medians)
         rows.append(("medians", f"A {a}, B {b}"))
+    memory = next((row for row in beside(summary) if row[0] == "peak memory"), None)
+    if memory:
+        _, a, b, found, bounds = memory
+        change = "" if found in ("equal", numbers.NOTHING) else f"; {found}"
+        change += f", between {bounds.replace(' to ', ' and ')}" if change and bounds != numbers.NOTHING else ""
+        rows.append(("peak memory", f"A {a}, B {b}{change}"))
     predicted = words.prediction(summary)
     if predicted:
         rows.append(("predicted", predicted))

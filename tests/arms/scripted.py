@@ -104,6 +104,7 @@ class Scripted(worker.Workload):
         "burn": 0.0,
         "writes": "none",
         "shift": 0.0,
+        "holds": 0,
     }
 
     def __init__(self, parameters):
@@ -119,6 +120,7 @@ class Scripted(worker.Workload):
         self.count = 0
         self.bad = False
         self.opened = False
+        self.held = b"x" * parameters["holds"]  # touched memory, for a comparison that looks at it
 
     @property
     def clock(self):
