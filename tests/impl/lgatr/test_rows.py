@@ -245,6 +245,36 @@ def test_kernels_take_strided_tensors():
 
 
 @needs_library
+@pytest.mark.parametrize("kind", ["full", "slim"])
+def test_operators_are_what_is_called_directly(kind, monkeypatch):
+    """Where somebody looks (a mode here, a compiler elsewhere) the registered operators run, to the same bits."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Looking(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.seen = set()
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.seen.add(str(function).split(".default")[0])
+            return function(*args, **(kwargs or {}))
+
+    if kind == "full":
+        block, x = block_of(4, 6, 2), torch.randn(2, 5, rows.width(4, 6))
+    else:
+        block, x = slim.SlimBlock(4, 6, 2), torch.randn(2, 5, 22)
+    expected = block_gradients(block, x)
+    with Looking() as mode:
+        found = block_gradients(block, x)
+    mlp = "mlp" if kind == "full" else "slim_mlp"
+    operators = {f"harness_lgatr.{name}{back}" for name in ("pack", "attention", mlp) for back in ("", "_back")}
+    assert {name for name in mode.seen if name.startswith("harness_lgatr")} == operators
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    monkeypatch.setattr(native, "_plain", lambda x: False)
+    assert all(torch.equal(a, b) for a, b in zip(block_gradients(block, x), expected, strict=True))
+
+
+@needs_library
 def test_same_bits_every_time_and_for_every_batch():
     block = block_of(16, 32, 8)
     x = torch.randn(3, 40, rows.width(16, 32))
