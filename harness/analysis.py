@@ -1020,8 +1020,10 @@ class Analysis:
         )
 
     def _predict(self, interval: gate.Interval) -> dict[str, Any] | None:
-        band = (self.question.get("predict") or {}).get("ratio")
-        if not band:
+        expected = self.question.get("predict") or {}
+        band, about = expected.get("ratio"), expected.get("arms")
+        measured = [self.comparison.arms.get(arm, {}).get("name") for arm in ("a", "b")]
+        if not band or (about and measured != about):
             return None
         low, high = band
         met = None if interval.estimate is None else low <= math.exp(interval.estimate) <= high

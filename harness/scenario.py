@@ -41,9 +41,10 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Predict(_Table, frozen=True, kw_only=True):
-    """What was expected before measuring."""
+    """What was expected before measuring: the ratio of two arms, the first two of the file unless named."""
 
     ratio: Band | None = None
+    arms: list[str] | None = None
 
 
 class Question(_Table, frozen=True, kw_only=True):
@@ -360,6 +361,18 @@ def parse(data: dict[str, Any], source: str) -> Scenario:
                 "try [0.8, 0.9]",
             )
         )
+    predicted = question.predict.arms
+    if predicted is not None and (len(predicted) != 2 or not set(predicted) <= set(scenario.arms)):
+        raise ConfigurationError(
+            sentence(
+                f"{source}: scenario.predict.arms",
+                f"two of {quoted(scenario.arms) or 'the arms'}, A first",
+                _shown(predicted),
+            )
+        )
+    if question.predict.ratio is not None and predicted is None and len(scenario.arms) >= 2:
+        named = msgspec.structs.replace(question.predict, arms=list(scenario.arms)[:2])
+        scenario = msgspec.structs.replace(scenario, scenario=msgspec.structs.replace(question, predict=named))
     return scenario
 
 

@@ -20,13 +20,14 @@ HERE = Path(__file__).resolve().parent
 
 
 def wanted(root: Path, folder: Path) -> list[tuple[str, str, str]]:
-    """(scenario, A, B) of the set: the first two arms of every scenario, and the arms that claims name."""
+    """(scenario, A, B) of the set: the arms of a scenario's prediction, else its first two, and those of claims."""
     found = []
     known = {}
     for name in scenario.names(root):
-        known[name] = list(scenario.load(root, name).arms)
+        loaded = scenario.load(root, name)
+        known[name] = list(loaded.arms)
         if len(known[name]) >= 2:
-            found.append((name, *known[name][:2]))
+            found.append((name, *(loaded.scenario.predict.arms or known[name][:2])))
     for claim in claims.read(folder):
         one = (claim["scenario"], claim["a"], claim["b"])
         if one not in found and {claim["a"], claim["b"]} <= set(known.get(claim["scenario"], ())):

@@ -175,6 +175,13 @@ def test_a_prediction_is_met_or_missed(band, met):
     assert found["predict"] == {"low": band[0], "high": band[1], "met": met}
 
 
+def test_a_prediction_is_about_its_two_arms_alone():
+    measured = [units(*STEADY)[0].arms[arm]["name"] for arm in ("a", "b")]
+    band = {"ratio": [1.04, 1.06]}
+    assert summarise(units(*STEADY, scenario={"predict": band | {"arms": measured}}))["predict"]["met"] is True
+    assert summarise(units(*STEADY, scenario={"predict": band | {"arms": measured[::-1]}}))["predict"] is None
+
+
 def test_no_prediction_no_field():
     assert summarise(units(*STEADY))["predict"] is None
 

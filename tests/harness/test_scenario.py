@@ -121,6 +121,12 @@ def test_an_override_reaches_any_key(project):
             "found [0.95, 0.75]; try [0.8, 0.9]",
         ),
         (
+            "predict.ratio = [0.75, 0.95]",
+            'predict.ratio = [0.75, 0.95]\npredict.arms = ["grouped", "groupd"]',
+            "scenarios/grouping.toml: scenario.predict.arms: expected two of 'grouped', 'per-frame', A first, "
+            "found ['grouped', 'groupd']",
+        ),
+        (
             "[arms.grouped]\nframes_per_group = 4",
             "[arms.grouped]\nframes_per_group = {a = 1}",
             "scenarios/grouping.toml: arms.grouped.frames_per_group: expected a number, a string, true, false or a "
