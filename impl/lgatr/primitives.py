@@ -109,14 +109,15 @@ def _product(device, dtype) -> torch.Tensor:
     return coefficients.to(device)
 
 
+# Lists made at import: the compiler looks through lru_cache, and would trace an assignment a term.
+_PARTNERS = [[k for i, _, k, _ in algebra.product_terms() if i == row] for row in range(16)]
+_PARTNER_SIGNS = [[float(sign) for i, _, _, sign in algebra.product_terms() if i == row] for row in range(16)]
+
+
 @lru_cache(maxsize=64)
 def _product_lists(device, dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each (i, j) of the product the one k with a term, and its sign: two (16, 16)."""
-    index = torch.zeros(16, 16, dtype=torch.long)
-    signs = torch.zeros(16, 16, dtype=dtype)
-    for i, j, k, sign in algebra.product_terms():
-        index[i, j], signs[i, j] = k, sign
-    return index.to(device), signs.to(device)
+    """For each (i, j) of the product the one k with a term, and its sign: two (16, 16); terms are sorted by i, j."""
+    return torch.tensor(_PARTNERS, device=device), torch.tensor(_PARTNER_SIGNS, dtype=dtype, device=device)
 
 
 @lru_cache(maxsize=256)
