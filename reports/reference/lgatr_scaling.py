@@ -8,15 +8,10 @@ much the step raised the process's peak resident memory above what it had before
 prints the table from the file alone.
 """
 
-import argparse
-import json
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from scaling import Scaling, clock, machine, rise
+
 RECORD = Path(__file__).with_name("lgatr-scaling.jsonl")
 #: what is varied -> its values; `mv` also sets the scalar channels, twice as many
 AXES = {
@@ -35,38 +30,18 @@ ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": "17179869184",
     "MALLOC_TOP_PAD_": "67108864",
 }
-STEPS, SECONDS = 5, 1.0
+LEAST, MOST, SECONDS = 5, 200, 1.0
 
 
 def point(case: dict) -> dict:
     """Time and memory of one case, in this process."""
-    import platform
-
     from impl.lgatr import bench
 
     small = {"particles": 2, "jets": 1, "mv": 2, "s": 2, "heads": 1, "blocks": 1}
     bench.Job(bench.Case(**(case | small))).step()  # what the libraries take once is no part of the step
     job = bench.Job(bench.Case(**case))
-    bench.forget_peak()
-    before = bench.resident()[0]
-    job.step()
-    memory = bench.resident()[1] - before
-    times = []
-    end = time.process_time() + SECONDS
-    while len(times) < STEPS or (time.process_time() < end and len(times) < 200):
-        start = time.process_time()
-        job.step()
-        times.append(time.process_time() - start)
-    return {
-        "tokens": job.particles,
-        "seconds": min(times),
-        "median_seconds": sorted(times)[len(times) // 2],
-        "steps": len(times),
-        "bytes": memory,
-        "machine": platform.machine(),
-        "cpu": next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-                     if line.startswith("model name")), ""),
-    }  # fmt: skip
+    memory = rise(job.step)
+    return {"tokens": job.particles, **clock(job.step, SECONDS, LEAST, MOST), "bytes": memory, **machine()}
 
 
 def plan() -> list[tuple[str, int, str]]:
@@ -114,35 +89,11 @@ def show(lines: list[dict]) -> None:
     figure.savefig(RECORD.with_suffix(".svg"), metadata={"Date": None})
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--show", action="store_true", help="draw and print what the file says")
-    parser.add_argument("--point", metavar="JSON", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.point:
-        print(json.dumps(point(json.loads(arguments.point))))
-        return 0
-    lines = [json.loads(line) for line in RECORD.read_text().splitlines()] if RECORD.exists() else []
-    if arguments.show:
-        show(lines)
-        return 0
-    done = {(line["axis"], line["value"], line["code"]) for line in lines}
-    for one in plan():
-        if one in done:
-            continue
-        environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
-        words = [sys.executable, __file__, "--point", json.dumps(case_of(*one))]
-        found = subprocess.run(words, env=environment, capture_output=True, text=True)
-        if found.returncode:
-            print(*one, found.stderr.strip().splitlines()[-1], file=sys.stderr)
-            return 1
-        line = dict(zip(("axis", "value", "code"), one)) | json.loads(found.stdout)
-        with RECORD.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        print(*one, f"{1e6 * line['seconds'] / line['tokens']:.1f} µs, {line['bytes'] / line['tokens'] / 1e3:.1f} kB",
-              flush=True)  # fmt: skip
-    return 0
+def words(line: dict) -> str:
+    return f"{1e6 * line['seconds'] / line['tokens']:.1f} µs, {line['bytes'] / line['tokens'] / 1e3:.1f} kB"
 
+
+SCALING = Scaling(__file__, RECORD, plan(), case_of, point, words, show, ENVIRONMENT)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(SCALING.main(__doc__))
