@@ -470,7 +470,7 @@ def _judge_map(found: dict[str, Any], exposure: float | None, tolerance: float) 
         shift = {name: pull[name] * factor for name in QUANTILES}
         visible = contributors_for_unit_pull(scale, pull["median"])
     gone = f"{_percent(missed)} of the weight lies on voxels that one arm misses"
-    at = f"at {exposure:.4g} contributors a voxel" if counted else f"at {exposure:.4g} times the measured exposure"
+    at = f"at {_exposure(exposure)} " + ("contributors a voxel" if counted else "times the measured exposure")
     if missed > tolerance:
         word, why = "different", f"{gone}, more than {_percent(tolerance)}"
     elif shift is None:
@@ -503,7 +503,12 @@ def _visible(exposure: float | None, counted: bool) -> str:
     if math.isinf(exposure):
         return "no exposure makes a difference visible: half of the weight agrees exactly"
     unit = "contributors a voxel" if counted else "times the measured exposure"
-    return f"the shift becomes visible at {exposure:.4g} {unit}"
+    return f"the shift becomes visible at {_exposure(exposure)} {unit}"
+
+
+def _exposure(value: float) -> str:
+    """Four digits; from ten thousand upwards three, thousands apart and no exponent."""
+    return f"{value:.4g}" if value < 10_000 else f"{float(f'{value:.3g}'):,.0f}"
 
 
 def _percent(share: float) -> str:

@@ -234,7 +234,7 @@ def test_equal_maps_differ_at_no_exposure():
     found = judged(a_map(), a_map(), exposure=1e9)
     assert (found["word"], found["contributors_for_unit_pull"]) == ("indistinguishable", None)
     assert found["reason"] == (
-        "at 1e+09 contributors a voxel 90 % of the weight is shifted by at most 0 error bars; "
+        "at 1,000,000,000 contributors a voxel 90 % of the weight is shifted by at most 0 error bars; "
         "no exposure makes a difference visible: half of the weight agrees exactly"
     )
     assert found["histogram"]["zero"] == 1.0
