@@ -214,21 +214,10 @@ def _evaluate(arguments) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = _parser().parse_args(argv)
-    from impl.events.errors import EventsError
-    from impl.gnn.errors import GnnError
+    from impl.gnn.errors import exit_code
 
-    try:
-        {"train": _train, "predict": _predict, "evaluate": _evaluate}[arguments.command](arguments)
-    except GnnError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except EventsError as error:  # a cache that cannot be opened
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    return 0
+    command = {"train": _train, "predict": _predict, "evaluate": _evaluate}[arguments.command]
+    return exit_code(lambda: command(arguments))
 
 
 if __name__ == "__main__":

@@ -41,3 +41,23 @@ class LossError(GnnError):
     def __init__(self, where, expected: str, found: str, next: str = "", events=()):
         super().__init__(where, expected, found, next)
         self.events = list(events)
+
+
+def exit_code(command) -> int:
+    """Call a command; its expected failures become one line on standard error. Returns the exit code."""
+    import sys
+
+    from impl.events.errors import EventsError
+
+    try:
+        command()
+    except GnnError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except EventsError as error:  # a cache that cannot be opened
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
