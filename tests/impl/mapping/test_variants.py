@@ -24,13 +24,25 @@ def tile(seed, depth, continuous, rows=70, columns=83, **given):
     return make_job(seed, depth, rows, columns, 2, continuous, chunk=(16, 8, 32), place=(50, 33), clip=0.7, **given)
 
 
-CASES = [(0, "none"), (1, "none"), (1, "mixed"), (2, "none"), (2, "all"), (3, "none"), (3, "mixed"), (4, "none")]
+CASES = [
+    (0, "none"),
+    (1, "none"),
+    (1, "mixed"),
+    (2, "none"),
+    (2, "all"),
+    (3, "none"),
+    (3, "mixed"),
+    (4, "none"),
+    (4, "mixed"),
+]
 
 
 @pytest.mark.parametrize(("depth", "continuous"), CASES)
 @pytest.mark.parametrize("on_edges", [False, True])
 def test_flat_lattice_gives_the_bytes_of_the_recursion(depth, continuous, on_edges):
     small = {3: 20, 4: 20}.get(depth, 70 if continuous == "none" else 40)
+    if depth == 4 and continuous == "mixed":
+        small = 5  # the recursion takes 0.1 ms a pixel
     job = tile(depth, depth, continuous, small, small + 13, on_edges=on_edges)
     expected = job.map(subdivision="corner-passing", accumulate="radix")
     assert len(expected) > 50
