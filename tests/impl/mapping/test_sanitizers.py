@@ -57,7 +57,8 @@ def tree(tmp_path_factory):
 @pytest.mark.parametrize("name", TESTS)
 def test_the_kernels_tests_pass_under_sanitizers(tree, name):
     folder, environment = tree
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-o", "pythonpath="]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-o", "pythonpath=",
+               "-o", "timeout=3000"]  # fmt: skip
     command.append(f"tests/impl/mapping/test_{name}.py")
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
