@@ -69,6 +69,7 @@ def test_junit_of_a_failure_is_the_stored_text(summaries):
         "do not count.\nblocks: 1 of 8 planned are kept, 4 pairs in each\n"
         "B/A: 0.701, no interval (CPU time per pixel); it does not count\n"
         "wall time: 0.701, no interval; it does not count\nmedians: A 7.43 µs, B 5.21 µs\n"
+        "peak memory: A 58.2 MiB, B 58.2 MiB\n"
         "other load: 0.05 cores in the median, 0.05 in the worst block (proc+children)\n"
         "outputs: DIFFER (policy exact)</system-out>\n"
         "</testcase>\n</testsuite>\n</testsuites>\n"

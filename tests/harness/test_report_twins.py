@@ -127,7 +127,7 @@ TWINS = {
         "report.junit.outcome",
         '4: "error"',
         '4: "failure"',
-        lambda: test_report_ci.test_junit_counts_what_it_holds_and_uses_only_known_elements("skipped", summaries()),
+        lambda: test_report_ci.test_junit_counts_what_it_holds_and_meets_the_schema_of_jenkins("skipped", summaries()),
     ),
     "an annotation's title may hold colons": (
         "report.github._property",
