@@ -377,6 +377,15 @@ def default_executor(workers: int) -> concurrent.futures.ProcessPoolExecutor:
     return concurrent.futures.ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
+def _end_workers(executor) -> None:
+    """End what a failed run has left at work.
+
+    A pool that breaks while another worker is being started ends those it knew by then and waits for all: for ever.
+    """
+    for process in list((getattr(executor, "_processes", None) or {}).values()):
+        process.kill()
+
+
 def _worker_died() -> WorkerError:
     return WorkerError("worker", "to finish its share", "that it died", "nothing was kept; is there enough memory?")
 
@@ -386,7 +395,7 @@ def _in_workers(plan: _Plan, workers: int, writing, assembler, executor, progres
     report = Report()
     own = executor is None
     executor = executor or default_executor(min(workers, max(len(shares), 1)))
-    futures = []
+    futures, broken = [], False
     try:
         with _interrupts_wait():
             futures = [executor.submit(prepare_share, plan.job, share) for share in shares]
@@ -396,11 +405,13 @@ def _in_workers(plan: _Plan, workers: int, writing, assembler, executor, progres
             report.add(result.report)
             assembler.add_share(share, result, plan.job.step_events)
     except concurrent.futures.BrokenExecutor:
+        broken = True
         raise _worker_died() from None
     except OSError as error:
         # A worker that dies while another starts closes the pool's own pipe: "handle is closed", without a number.
         if error.errno is not None:
             raise
+        broken = True
         raise _worker_died() from None
     finally:
         for future in futures:
@@ -408,6 +419,8 @@ def _in_workers(plan: _Plan, workers: int, writing, assembler, executor, progres
         if not all(future.done() for future in futures):
             writing.discard()  # workers at work see that their folder is gone and stop
         if own:
+            if broken:
+                _end_workers(executor)
             executor.shutdown(wait=True, cancel_futures=True)
     return report
 
