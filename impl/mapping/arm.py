@@ -10,6 +10,16 @@ from pathlib import Path
 from harness import worker
 
 
+def loaded_library():
+    """The C library as a header names it. Raises Fault where it is not built."""
+    try:
+        from impl.mapping import kernel
+    except ImportError as error:
+        next_step = "build it: python csrc/build.py mapping"
+        raise worker.Fault("impl.mapping", "the built C library", str(error), next_step) from None
+    return worker.library("mapping", kernel.library_path(), kernel.library_digest(), kernel.tree_digest())
+
+
 class Mapping(worker.Workload):
     """Tiles of the ruby scan (real) or of the synthetic one, mapped again and again.
 
@@ -88,13 +98,7 @@ class Mapping(worker.Workload):
         return [worker.file_input(folder / name) for name in names]
 
     def libraries(self):
-        try:
-            from impl.mapping import kernel
-        except ImportError as error:
-            next_step = "build it: python csrc/build.py mapping"
-            raise worker.Fault("impl.mapping", "the built C library", str(error), next_step) from None
-        path, built, now = kernel.library_path(), kernel.library_digest(), kernel.tree_digest()
-        return [worker.library("mapping", path, built, now)]
+        return [loaded_library()]
 
     def environment(self):
         return {"threads": self.parameters["threads"], "cores": os.cpu_count()}

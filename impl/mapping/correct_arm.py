@@ -6,6 +6,7 @@ An iteration corrects every frame once into a buffer of its own. Units are pixel
 import os
 
 from harness import worker
+from impl.mapping.arm import loaded_library
 
 
 class Correct(worker.Workload):
@@ -49,12 +50,7 @@ class Correct(worker.Workload):
         self.kernel, self.batches = None, []
 
     def libraries(self):
-        try:
-            from impl.mapping import kernel
-        except ImportError as error:
-            next_step = "build it: python csrc/build.py mapping"
-            raise worker.Fault("impl.mapping", "the built C library", str(error), next_step) from None
-        return [worker.library("mapping", kernel.library_path(), kernel.library_digest(), kernel.tree_digest())]
+        return [loaded_library()]
 
     def environment(self):
         return {"cores": os.cpu_count()}

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from harness import worker
+from impl.mapping.arm import loaded_library
 
 
 class MappingJob(worker.Workload):
@@ -85,12 +86,7 @@ class MappingJob(worker.Workload):
         return [worker.file_input(path) for path in (self.parameters["job"], *expand(job.input))]
 
     def libraries(self):
-        try:
-            from impl.mapping import kernel
-        except ImportError as error:
-            next_step = "build it: python csrc/build.py mapping"
-            raise worker.Fault("impl.mapping", "the built C library", str(error), next_step) from None
-        return [worker.library("mapping", kernel.library_path(), kernel.library_digest(), kernel.tree_digest())]
+        return [loaded_library()]
 
     def environment(self):
         return {"threads": self.parameters["threads"], "readers": self.parameters["readers"], "cores": os.cpu_count()}

@@ -5,6 +5,7 @@ where an arm asks for it.
 """
 
 from harness import worker
+from impl.mapping.arm import loaded_library
 
 
 class Gridding(worker.Workload):
@@ -30,12 +31,7 @@ class Gridding(worker.Workload):
         self.kernel = None
 
     def libraries(self):
-        try:
-            from impl.mapping import kernel
-        except ImportError as error:
-            next_step = "build it: python csrc/build.py mapping"
-            raise worker.Fault("impl.mapping", "the built C library", str(error), next_step) from None
-        return [worker.library("mapping", kernel.library_path(), kernel.library_digest(), kernel.tree_digest())]
+        return [loaded_library()]
 
     def setup(self):
         import numpy as np
