@@ -4,17 +4,15 @@ import importlib.util
 import json
 import os
 import re
-import shutil
-import subprocess
 from html import unescape
 from pathlib import Path
 
 import pytest
+from test_report_browser import CHROMIUM, browse
 
 from harness import records, report
 
 DATA = Path(__file__).parents[1] / "data" / "records"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
     pytest.mark.extras,
     pytest.mark.skipif(CHROMIUM is None and os.environ.get("CI") != "true", reason="no Chromium on this machine"),
@@ -36,19 +34,8 @@ def findings(page: Path, folder: Path, *options: str) -> list[dict]:
     assert count <= 1
     copy = folder / "with-axe.html"
     copy.write_text(text + f"<script>{axe}</script><script>{RUN}</script>")
-    done = subprocess.run(
-        [
-            CHROMIUM,
-            *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"),
-            *(f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=20000", *options),
-            *("--dump-dom", copy.as_uri()),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        env=os.environ | {"HOME": str(folder)},
-    )
-    said = re.search(r'data-axe="([^"]*)"', done.stdout)
+    dom, _ = browse(copy, folder, "--virtual-time-budget=20000", *options)  # the last one counts
+    said = re.search(r'data-axe="([^"]*)"', dom)
     assert said, "axe-core did not finish"
     found = json.loads(unescape(said[1]))
     assert "error" not in found, found
