@@ -10,16 +10,17 @@ summary.json, schema 1: the fields of the contract (`unit` is the work's unit, `
 them `values` (median and least per arm), `variance` (standard deviations of log ratios between blocks and of pairs
 inside one), `void_shares` (exact intervals), `asymmetric` (plain median and estimate differ by more than half the
 interval), `units.set_aside` (number -> why), `method`, `stopped` (why no more units are run), `looks`, `p_worse`
-(one-sided p of "worse than the margin"), `order` (position, carry-over, serial correlation), `modes`, `steady` (class
-of each arm's iterations), `guard` (does the load depend on the arm), `control` (A against itself), `idle` (share of a
-core that a waiting arm uses) and `notes` (sentences for a reader). In a gate also `family`.
+(one-sided p of "worse than the margin"), `break_even` (after how much work a longer start is paid for), `order`
+(position, carry-over, serial correlation), `modes`, `steady` (class of each arm's iterations), `guard` (does the load
+depend on the arm), `control` (A against itself), `idle` (share of a core that a waiting arm uses) and `notes`
+(sentences for a reader). In a gate also `family`.
 """
 
 import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -101,6 +102,29 @@ def log_ratio(a: float | None, b: float | None) -> float | None:
     if a is None or b is None or not (a > 0 and b > 0) or math.isinf(a) or math.isinf(b):
         return None
     return math.log(b / a)
+
+
+class Life(NamedTuple):
+    """What an arm's launch costs and brings, in wall seconds.
+
+    Attributes
+    ----------
+    start : float   seconds from spawn to the end of the first iteration
+    first : float   units of work of that iteration
+    pace : float    seconds a unit in steady state
+    """
+
+    start: float
+    first: float
+    pace: float
+
+
+def caught_up(later: Life, other: Life) -> float:
+    """Units of work, each arm's first iteration included, after which `later` is ahead; infinite if it never is."""
+    gain = other.pace - later.pace
+    if gain <= 0:
+        return math.inf
+    return max(0.0, (later.start - later.first * later.pace - other.start + other.first * other.pace) / gain)
 
 
 @dataclass(frozen=True)
@@ -883,6 +907,7 @@ class Analysis:
         verdict, tally = self.verdict, self.tally
         block, pair = stats.variance_components([unit.ratios for unit in kept])
         median = math.exp(checks.middle(values)) if values else None
+        clocks, beside = self._clocks(), self._beside()
         return {
             "schema": SUMMARY_SCHEMA,
             "run": comparison.run,
@@ -933,8 +958,9 @@ class Analysis:
                 "differences": self.judgement.differences,
             },
             "accuracy": self.accuracy,
-            "clocks": self._clocks(),
-            "beside": self._beside(),
+            "clocks": clocks,
+            "beside": beside,
+            "break_even": self._break_even(clocks["wall"], beside.get("startup_seconds")),
             "foreign": self._foreign(),
             "mde": None if interval.mde is None else math.expm1(interval.mde),
             "variance": {"block": block, "pair": pair},
@@ -1072,6 +1098,64 @@ class Analysis:
                 "ratio": _bounds(self.interval(ratios)) if whole else None,
             }
         return shown
+
+    def _break_even(self, wall: dict[str, Any] | None, started: dict[str, Any] | None) -> dict[str, Any] | None:
+        """After how much work the arm that starts later has caught up, in wall time; from both ratios' intervals.
+
+        {later (the arm), seconds (by which it starts later, median over units), longest_seconds, work {estimate, low,
+        high} in units of the metric, iteration (units in one, None where they differ)}. `work` is None where which arm
+        is the faster one is not decided; a bound is None where it is infinite. Estimate and interval are those of the
+        median over units: a quotient of two differences has no centre of symmetry.
+
+        None where it is no question: the metric is no time or holds the start, no start was seen, the only iteration
+        is the first one, an arm leaves work out, neither starts later by more than the margin, or the later one is
+        the slower one.
+        """
+        start = (started or {}).get("ratio")
+        cold = self.mode == "process" and not self.plan.get("warmup")
+        if self.metric not in CLOCKS or self.ceilings or cold or not (wall and start):
+            return None
+        if wall["low"] is None or start["low"] is None:
+            return None
+        beyond = 1 + self.margin
+        later, other = ("b", "a") if start["low"] > beyond else ("a", "b")
+        slower, faster = (wall["low"] > 1, wall["high"] < 1) if later == "b" else (wall["high"] < 1, wall["low"] > 1)
+        if slower or (later == "a" and start["high"] >= 1 / beyond):
+            return None
+        lives = [self._lives(unit) for unit in self.kept]
+        extra = [arms[later].start - arms[other].start for arms in lives]
+        after = sorted(caught_up(arms[later], arms[other]) for arms in lives)
+        n, level = len(after), self.levels()[0]
+        anytime = self.method == "anytime"
+        order = stats.sign_sequence_order(n, self.alpha) if anytime else stats.sign_order(n, level)
+        found = {"estimate": checks.middle(after), "low": after[order - 1], "high": after[-order]}
+        sizes = {self._amount(slot) for unit in self.kept for slot in self.slots(unit.unit)}
+        return {
+            "later": later,
+            "seconds": checks.middle(extra),
+            "longest_seconds": max(extra),
+            "work": {key: value if math.isfinite(value) else None for key, value in found.items()}
+            if faster and math.isfinite(found["estimate"])
+            else None,
+            "iteration": sizes.pop() if len(sizes) == 1 else None,
+        }
+
+    def _amount(self, slot: record.Slot) -> float:
+        """What a slot counts for: its units of work, or one iteration where the metric is not one per unit."""
+        return slot.units if self.metric.endswith("_per_unit") else 1.0
+
+    def _lives(self, unit: UnitResult) -> dict[str, Life]:
+        """Arm -> its launch in a kept unit."""
+        found = {}
+        for arm in ("a", "b"):
+            slots = [getattr(pair, arm) for pair in unit.pairs]
+            first = min((slot for slot in self.slots(unit.unit) if slot.arm == arm), key=lambda slot: slot.at)
+            found[arm] = Life(
+                start=max(slot.startup_seconds for slot in slots if slot.startup_seconds is not None),
+                first=self._amount(first),
+                pace=checks.middle([slot.seconds / amount for slot in slots if (amount := self._amount(slot)) > 0]),
+            )
+        return found
 
     def _foreign(self) -> dict[str, Any]:
         loads = [one for unit in self._units.values() if unit.closed is not None for one in unit.loads]

@@ -422,6 +422,9 @@ def facts(summary: dict) -> list[tuple[str, str]]:
         change = "" if found in ("equal", numbers.NOTHING) else f"; {found}"
         change += f", between {bounds.replace(' to ', ' and ')}" if change and bounds != numbers.NOTHING else ""
         rows.append(("peak memory", f"A {a}, B {b}{change}"))
+    paid = words.break_even(summary)
+    if paid:
+        rows.append(("break-even", paid))
     predicted = words.prediction(summary)
     if predicted:
         rows.append(("predicted", predicted))

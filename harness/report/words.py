@@ -3,6 +3,8 @@
 All of them are made from the summary (analysis.py) and nothing else, so every page says the same.
 """
 
+import math
+
 from harness.report import numbers
 
 #: metric -> (what it is, unit's name is appended with "per")
@@ -226,6 +228,31 @@ def prediction(summary: dict) -> str:
     met = predict.get("met")
     outcome = "not decided" if met is None else "met" if met else "missed"
     return f"{low:g} to {high:g}: {outcome}"
+
+
+def break_even(summary: dict) -> str:
+    """When the arm that starts later has caught up, or an empty string where that is no question."""
+    found = summary.get("break_even")
+    if not found or not counts(summary):
+        return ""
+    longest = found["longest_seconds"]
+    up_to = f" (up to {numbers.seconds(longest)})" if longest >= 2 * found["seconds"] else ""
+    told = f"{found['later'].upper()} takes {numbers.seconds(found['seconds'])} longer to start{up_to}"
+    work, size = found["work"], found["iteration"]
+    if work is None:
+        return f"{told}; whether its pace ever makes up for it is open"
+    per_unit = summary["metric"].endswith("_per_unit")
+    unit = work_unit(summary).removesuffix("s") if per_unit else "iteration"
+    word, scale = ("iteration", size) if per_unit and size not in (None, 1) else (unit, 1)
+    after, low, high = (_whole(work[key], scale) for key in ("estimate", "low", "high"))
+    units = f", {numbers.plural(_whole(work['estimate']), unit)}" if scale != 1 else ""
+    bounds = f"between {numbers.count(low)} and {numbers.plural(high, word)}" if high else f"from {low} {word}s on"
+    return f"{told} and is ahead in wall time after {numbers.plural(after, word)}{units} ({level(summary)} {bounds})"
+
+
+def _whole(amount: float | None, scale: float = 1) -> int | None:
+    """How many whole things, at least one, to the two digits that mean something."""
+    return None if amount is None else int(float(f"{max(1, math.ceil(amount / scale)):.2g}"))
 
 
 def values_alone(summary: dict) -> bool:

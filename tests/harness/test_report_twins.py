@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import test_beside
 import test_report
 import test_report_ci
 import test_report_index
@@ -98,6 +99,47 @@ TWINS = {
         '(high_amount, low_amount) if low_sense == "less" else (low_amount, high_amount)',
         "(low_amount, high_amount)",
         test_report.test_verdict_is_a_sentence_that_a_person_would_say,
+    ),
+    "the arms of a break-even are swapped": (
+        "analysis.caught_up",
+        "gain = other.pace - later.pace",
+        "gain = later.pace - other.pace",
+        test_beside.test_work_until_a_later_start_is_paid_for_is_counted_from_the_launch,
+    ),
+    "the first iteration is not counted": (
+        "analysis.caught_up",
+        "later.start - later.first * later.pace - other.start + other.first * other.pace",
+        "later.start - other.start",
+        test_beside.test_work_until_a_later_start_is_paid_for_is_counted_from_the_launch,
+    ),
+    "an iteration's pace is taken for a unit's": (
+        "analysis.Analysis._lives",
+        "slot.seconds / amount",
+        "slot.seconds",
+        test_beside.test_work_until_a_later_start_is_paid_for_is_counted_from_the_launch,
+    ),
+    "pace is taken from the clock that decides": (
+        "analysis.Analysis._lives",
+        "slot.seconds / amount",
+        "slot.cpu_seconds / amount",
+        test_beside.test_pace_is_wall_time_whatever_decides,
+    ),
+    "an undecided pace is believed": (
+        "analysis.Analysis._break_even",
+        "if faster and ",
+        "if ",
+        test_beside.test_whether_it_pays_is_open_where_the_pace_is_not_decided,
+    ),
+    "units of a break-even are called iterations": (
+        "report.words.break_even",
+        "_whole(work[key], scale)",
+        "_whole(work[key])",
+        lambda: test_beside.test_break_even_is_a_sentence_with_the_digits_that_mean_something(
+            "B takes 10.0 s longer to start and is ahead in wall time after 250 iterations, 160,000 particles "
+            "(95 % between 180 and 1,300 iterations)",
+            {"estimate": 160_000.0, "low": 115_200.0, "high": 832_000.0},
+            {},
+        ),
     ),
     "a file is written in place": (
         "report.replace",
