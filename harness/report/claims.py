@@ -1,13 +1,15 @@
 """Published claims beside what was measured here: claims.toml in a folder of comparisons, one [[claim]] each.
 
-Keys: `what` and `published` in words, `source`, `scenario`, `a` and `b` (arms), and `ratio` (B/A that the claim means,
-two numbers; absent where it cannot be said as one). The newest comparison of these arms that counts is set beside it.
+Keys: `what` and `published` in words, `source`, `scenario`, `a` and `b` (arms), `ratio` (B/A that the claim means, two
+numbers; absent where it cannot be said as one) and `parameters` (laid over those of both arms, as -p does). The newest
+comparison that counts, of these arms with these parameters and no other, is set beside it.
 """
 
 import difflib
 import tomllib
 from pathlib import Path
 
+from harness import records
 from harness.errors import ConfigurationError, sentence
 from harness.report import numbers
 
@@ -40,10 +42,14 @@ def _check(where: str, claim: dict) -> None:
             bounds = isinstance(value, list) and len(value) == 2 and all(type(x) in (int, float) for x in value)
             if not bounds or not 0 < value[0] <= value[1]:
                 raise ConfigurationError(sentence(f"{where}: ratio", "two numbers, the lower first", repr(value)))
+        elif key == "parameters":
+            if not isinstance(value, dict):
+                raise ConfigurationError(sentence(f"{where}: parameters", "a table", repr(value)))
         elif key not in KEYS:
-            close = difflib.get_close_matches(key, KEYS, n=1)
+            known = [*KEYS, "ratio", "parameters"]
+            close = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean '{close[0]}'?" if close else ""
-            raise ConfigurationError(sentence(where, f"one of {', '.join([*KEYS, 'ratio'])}", f"'{key}'", hint))
+            raise ConfigurationError(sentence(where, f"one of {', '.join(known)}", f"'{key}'", hint))
         elif not isinstance(value, KEYS[key]):
             raise ConfigurationError(sentence(f"{where}: {key}", "a string", repr(value)))
     missing = [key for key in KEYS if key not in claim]
@@ -51,8 +57,29 @@ def _check(where: str, claim: dict) -> None:
         raise ConfigurationError(sentence(where, f"the key '{missing[0]}'", "none"))
 
 
+def own(opening: records.Comparison, arm: str) -> dict:
+    """The parameters that a comparison's scenario itself gives to one of its arms."""
+    scenario = opening.scenario
+    return {
+        **scenario.get("parameters", {}),
+        **scenario.get("arms", {}).get(opening.arms[arm]["name"], {}).get("parameters", {}),
+    }
+
+
+def laid(opening: records.Comparison, arm: str, parameters: dict | None = None) -> dict:
+    """What of an arm's parameters, or of these, is not its scenario's own: a variant's difference (-p)."""
+    known = own(opening, arm)
+    given = (opening.arms[arm].get("parameters") or {}) if parameters is None else parameters
+    return {key: value for key, value in given.items() if key not in known or known[key] != value}
+
+
+def asks(opening: records.Comparison, parameters: dict) -> bool:
+    """Whether both arms were measured with these parameters laid over their scenario's, and with no other."""
+    return all(laid(opening, arm) == laid(opening, arm, parameters) for arm in "ab")
+
+
 def beside(claims: list[dict], rows: list[dict]) -> list[dict]:
-    """Each claim with the newest comparison of its arms that counts (index.collect's rows) and what comes of it."""
+    """Each claim with the newest comparison that asks the same and counts (index.collect's rows), and its outcome."""
     found = []
     for claim in claims:
         fitting = [
@@ -62,6 +89,7 @@ def beside(claims: list[dict], rows: list[dict]) -> list[dict]:
             and row["counts"]
             and row["ratio"].get("estimate")
             and (row["scenario"], row["names"]["a"], row["names"]["b"]) == (claim["scenario"], claim["a"], claim["b"])
+            and asks(row["opening"], claim.get("parameters", {}))
         ]
         row = fitting[-1] if fitting else None
         means = claim.get("ratio")

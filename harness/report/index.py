@@ -5,6 +5,7 @@ level moved, as a hint where to look.
 """
 
 import base64
+import collections
 import hashlib
 import json
 import math
@@ -28,6 +29,7 @@ def collect(folder: Path) -> list[dict]:
     """
     folder = Path(folder)
     rows = [_row(folder, path) for path in sorted(folder.rglob(records.NAME))]
+    _name_variants([row for row in rows if not row["fault"]])
     if not rows:
         raise ConfigurationError(
             sentence(str(folder), f"a folder with comparisons ({records.NAME})", "none", "run harness ab first")
@@ -54,6 +56,7 @@ def _row(folder: Path, path: Path) -> dict:
     return base | {
         "run": words.printable(opening.run),
         "created": words.printable(opening.created),
+        "opening": opening,
         "scenario": words.printable(summary["scenario"]),
         "question": words.printable(summary.get("question") or ""),
         "names": {arm: words.arm_name(summary, arm) for arm in "ab"},
@@ -80,6 +83,36 @@ def _row(folder: Path, path: Path) -> dict:
     }
 
 
+def _name_variants(rows: list[dict]) -> None:
+    """Give every row its `variant`: the parameters that tell it from others of its scenario and arms, in words.
+
+    These are the ones laid over the scenario's own, and those that differ because the scenario itself has changed.
+    """
+    alike: dict[tuple, list[dict]] = {}
+    for row in rows:
+        alike.setdefault((row["scenario"], row["names"]["a"], row["names"]["b"]), []).append(row)
+    for group in alike.values():
+        given = [{arm: _settings(row["opening"].arms[arm].get("parameters") or {}) for arm in "ab"} for row in group]
+        seen = collections.Counter((arm, text) for mine in given for arm in "ab" for text in mine[arm].values())
+        for row, mine in zip(group, given):
+            laid = {arm: claims.laid(row["opening"], arm) for arm in "ab"}
+            told = [
+                ", ".join(text for key, text in mine[arm].items() if key in laid[arm] or seen[arm, text] < len(group))
+                for arm in "ab"
+            ]
+            apart = "; ".join(f"{letter} {text}" for letter, text in zip("AB", told) if text)
+            row["variant"] = words.printable(told[0] if told[0] == told[1] else apart)
+
+
+def _settings(parameters: dict) -> dict[str, str]:
+    return {key: f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in parameters.items()}
+
+
+def _titled(one: dict) -> dict:
+    """A row or a series whose scenario is called by its variant too."""
+    return one | {"scenario": f"{one['scenario']}, {one['variant']}"} if one.get("variant") else one
+
+
 def _digest(known) -> str:
     return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
@@ -87,17 +120,16 @@ def _digest(known) -> str:
 def histories(rows: list[dict]) -> list[dict]:
     """Series of comparisons that may be set beside each other, in the order of scenario and time.
 
-    One series is one scenario, pair of arms, machine, inputs, parameters and metric: {scenario, names, machine,
-    quantity, metric, points, levels: {arm: [change point positions]}}.
+    One series is one scenario, pair of arms, machine, inputs, parameters and metric: {scenario, variant, names,
+    machine, quantity, metric, points, levels: {arm: [change point positions]}}.
     """
     series: dict[tuple, dict] = {}
     for row in rows:
         if row["fault"] or not row["counts"] or not row["ratio"].get("estimate"):
             continue
-        key = (row["scenario"], row["names"]["a"], row["names"]["b"], row["machine"], row["inputs"])
-        known = series.setdefault(
-            key, {name: row[name] for name in ("scenario", "names", "machine", "quantity", "metric")} | {"points": []}
-        )
+        key = (row["scenario"], row["names"]["a"], row["names"]["b"], row["variant"], row["machine"], row["inputs"])
+        shared = ("scenario", "variant", "names", "machine", "quantity", "metric")
+        known = series.setdefault(key, {name: row[name] for name in shared} | {"points": []})
         known["points"].append(row)
     found = [series[key] for key in sorted(series)]
     for one in found:
@@ -127,13 +159,13 @@ def index(rows: list[dict], published: Sequence[dict] = ()) -> str:
     words_seen = sorted({row["word"] for row in rows if not row["fault"]})
     return render(
         "index.html",
-        rows=rows,
+        rows=[_titled(row) for row in rows],
         claims=claims.beside(published, rows),
         verdicts=words_seen,
         scenarios=sorted({row["scenario"] for row in rows}),
         counts={word: sum(row.get("word") == word for row in rows) for word in words_seen},
         tones=words.TONES,
-        histories=[_figures(one) for one in histories(rows)],
+        histories=[_figures(_titled(one)) for one in histories(rows)],
         script=markupsafe.Markup(script),
         script_digest=digest,
     )
@@ -199,7 +231,7 @@ def history(rows: list[dict], scenario: str | None = None) -> str:
     lines = []
     for one in series:
         names = one["names"]
-        lines += [f"{one['scenario']}: {names['b']} (B) against {names['a']} (A), {one['quantity']}"]
+        lines += [f"{_titled(one)['scenario']}: {names['b']} (B) against {names['a']} (A), {one['quantity']}"]
         lines += [f"  {one['machine']}"] if one["machine"] else []
         for position, row in enumerate(one["points"]):
             a, b = (words.value(one["metric"], _median(row, arm)) for arm in "ab")

@@ -93,6 +93,62 @@ def test_series_never_reach_across_machines_inputs_or_parameters(tmp_path, chang
     assert sorted(len(one["points"]) for one in index.histories(index.collect(tmp_path))) == [1, 2]
 
 
+def variant(folder, day, laid, arms="ab", **changed):
+    """A comparison with parameters laid over those of its scenario."""
+    comparison(folder, day, **changed)
+    path = folder / "grouping" / f"2026-10-{day:02d}" / records.NAME
+    opening, *entries = records.read(path)
+    for arm in arms:
+        opening.arms[arm]["parameters"] = {**opening.arms[arm]["parameters"], **laid}
+    path.write_bytes(b"".join(records.encode(entry) + b"\n" for entry in (opening, *entries)))
+
+
+def test_variants_of_a_comparison_are_named_by_what_was_laid_over_and_share_no_history(tmp_path):
+    comparison(tmp_path, 1)
+    variant(tmp_path, 2, {"gradient": False})
+    variant(tmp_path, 3, {"gradient": False, "jets": 64})
+    variant(tmp_path, 4, {"kind": "<b>"}, "b")
+    comparison(tmp_path, 5)
+    variant(tmp_path, 6, {"gradient": False})
+    rows = index.collect(tmp_path)
+    forward = "gradient=false"
+    assert [row["variant"] for row in rows] == ["", forward, f"{forward}, jets=64", 'B kind="<b>"', "", forward]
+    series = index.histories(rows)
+    assert [(one["variant"], [row["created"][:10] for row in one["points"]]) for one in series] == [
+        ("", ["2026-10-01", "2026-10-05"]),
+        ('B kind="<b>"', ["2026-10-04"]),
+        (forward, ["2026-10-02", "2026-10-06"]),
+        (f"{forward}, jets=64", ["2026-10-03"]),
+    ]
+    page = index.index(rows)
+    assert f">grouping, {forward}, jets=64</a>" in page
+    assert f"<h2>grouping, {forward}: grouped against per-frame</h2>" in page
+    assert "<b>" not in page
+    told = index.history(rows, "grouping")
+    assert f"grouping, {forward}: grouped (B) against per-frame (A), CPU time per pixel\n" in told
+
+
+def test_what_a_scenario_changed_since_tells_variants_apart_too(tmp_path):
+    comparison(tmp_path, 1)
+    comparison(tmp_path, 2)
+    path = tmp_path / "grouping" / "2026-10-02" / records.NAME
+    opening, *entries = records.read(path)
+    opening.scenario["parameters"]["jets"] = 64
+    for arm in "ab":
+        opening.arms[arm]["parameters"] = {**opening.arms[arm]["parameters"], "jets": 64}
+    path.write_bytes(b"".join(records.encode(entry) + b"\n" for entry in (opening, *entries)))
+    assert [row["variant"] for row in index.collect(tmp_path)] == ["", "jets=64"]
+
+
+def test_a_claim_is_not_set_beside_another_variant(tmp_path):
+    comparison(tmp_path, 1, ratio=0.8)
+    variant(tmp_path, 2, {"gradient": False}, ratio=0.6)
+    variant(tmp_path, 3, {"gradient": False}, "b", ratio=0.5)
+    rows = index.collect(tmp_path)
+    found = claims.beside([CLAIM, *(CLAIM | {"parameters": {"gradient": value}} for value in (False, True))], rows)
+    assert [one["row"] and one["row"]["run"] for one in found] == ["2026-10-01", "2026-10-02", None]
+
+
 def test_a_comparison_that_does_not_count_is_listed_but_in_no_series(tmp_path):
     comparison(tmp_path, 1)
     wrong = tmp_path / "fused"
@@ -222,6 +278,7 @@ def test_a_claim_stands_beside_the_newest_comparison_of_its_arms(course):
         ("[[claims]]\n", r"expected \[\[claim\]\] tables alone, found 'claims'"),
         ("[[claim]]\nwhat = 'w'\n", "claim 1: expected the key 'published', found none"),
         ("[[claim]]\nwhat = 1\n", "claim 1: what: expected a string, found 1"),
+        ("[[claim]]\nparameters = 1\n", "claim 1: parameters: expected a table, found 1"),
         ("[[claim]]\nsorce = 's'\n", "found 'sorce'; did you mean 'source'"),
         ("[[claim]]\nratio = [0.9, 0.7]\n", r"ratio: expected two numbers, the lower first, found \[0.9, 0.7\]"),
     ],
