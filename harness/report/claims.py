@@ -2,7 +2,8 @@
 
 Keys: `what` and `published` in words, `source`, `scenario`, `a` and `b` (arms), `ratio` (B/A that the claim means, two
 numbers; absent where it cannot be said as one) and `parameters` (laid over those of both arms, as -p does). The newest
-comparison that counts, of these arms with these parameters and no other, is set beside it.
+comparison that counts, of these arms with these parameters and no other, is set beside it. A claim that no pair of arms
+can show has `elsewhere` in the place of scenario and arms: what does show it.
 """
 
 import difflib
@@ -14,7 +15,8 @@ from harness.errors import ConfigurationError, sentence
 from harness.report import numbers
 
 NAME = "claims.toml"
-KEYS = {"what": str, "published": str, "source": str, "scenario": str, "a": str, "b": str}
+ARMS = ("scenario", "a", "b")
+KEYS = dict.fromkeys(("what", "published", "source", *ARMS, "elsewhere"), str)
 
 
 def read(folder: Path) -> list[dict]:
@@ -52,9 +54,13 @@ def _check(where: str, claim: dict) -> None:
             raise ConfigurationError(sentence(where, f"one of {', '.join(known)}", f"'{key}'", hint))
         elif not isinstance(value, KEYS[key]):
             raise ConfigurationError(sentence(f"{where}: {key}", "a string", repr(value)))
-    missing = [key for key in KEYS if key not in claim]
+    wanted = ("what", "published", "source", *(() if "elsewhere" in claim else ARMS))
+    missing = [key for key in wanted if key not in claim]
     if missing:
         raise ConfigurationError(sentence(where, f"the key '{missing[0]}'", "none"))
+    beside_it = [key for key in (*ARMS, "ratio", "parameters") if key in claim]
+    if "elsewhere" in claim and beside_it:
+        raise ConfigurationError(sentence(where, "'elsewhere' or arms that show it", f"'{beside_it[0]}' too"))
 
 
 def own(opening: records.Comparison, arm: str) -> dict:
@@ -82,26 +88,30 @@ def beside(claims: list[dict], rows: list[dict]) -> list[dict]:
     """Each claim with the newest comparison that asks the same and counts (index.collect's rows), and its outcome."""
     found = []
     for claim in claims:
+        means = claim.get("ratio")
+        shown = f"{numbers.ratio(means[0], 2)} to {numbers.ratio(means[1], 2)}" if means else ""
+        told = claim | {"row": None, "means": shown}
+        if "elsewhere" in claim:
+            found.append(told | {"outcome": f"see {claim['elsewhere']}"})
+            continue
         fitting = [
             row
             for row in rows
             if not row["fault"]
-            and row["counts"]
-            and row["ratio"].get("estimate")
-            and (row["scenario"], row["names"]["a"], row["names"]["b"]) == (claim["scenario"], claim["a"], claim["b"])
+            and (row["scenario"], row["names"]["a"], row["names"]["b"]) == tuple(claim[key] for key in ARMS)
             and asks(row["opening"], claim.get("parameters", {}))
         ]
-        row = fitting[-1] if fitting else None
-        means = claim.get("ratio")
-        shown = f"{numbers.ratio(means[0], 2)} to {numbers.ratio(means[1], 2)}" if means else ""
-        found.append({**claim, "row": row, "means": shown, "outcome": outcome(means, row["ratio"] if row else None)})
+        counted = [row for row in fitting if row["counts"] and row["ratio"].get("estimate")]
+        if counted:
+            told |= {"row": counted[-1], "outcome": outcome(means, counted[-1]["ratio"])}
+        else:
+            told |= {"outcome": f"{fitting[-1]['word']}: does not count" if fitting else "not measured here"}
+        found.append(told)
     return found
 
 
-def outcome(claimed: list[float] | None, measured: dict | None) -> str:
+def outcome(claimed: list[float] | None, measured: dict) -> str:
     """What the interval of a measured ratio says about a claimed range."""
-    if measured is None:
-        return "not measured here"
     low, high = measured.get("low"), measured.get("high")
     if claimed is None or low is None or high is None:
         return "open"

@@ -154,7 +154,7 @@ def wanted(root: Path, folder: Path) -> list[Wanted]:
             found.append(Wanted(name, a, b, loaded.scenario.metric))
     found += listed(root, folder)
     for claim in claims.read(folder):
-        loaded = scenarios.get(claim["scenario"])
+        loaded = scenarios.get(claim.get("scenario"))
         if loaded and {claim["a"], claim["b"]} <= set(loaded.arms):
             of = (claim["scenario"], claim["a"], claim["b"], loaded.scenario.metric)
             found.append(Wanted(*of, claim.get("parameters", {})))

@@ -149,6 +149,20 @@ def test_a_claim_is_not_set_beside_another_variant(tmp_path):
     assert [one["row"] and one["row"]["run"] for one in found] == ["2026-10-01", "2026-10-02", None]
 
 
+def test_a_claim_says_where_else_it_is_shown_and_that_what_was_measured_does_not_count(tmp_path):
+    (tmp_path / "fused").mkdir()
+    (tmp_path / "fused" / records.NAME).write_bytes((DATA / "wrong-result.jsonl").read_bytes())
+    (row,) = rows = index.collect(tmp_path)
+    wrong = CLAIM | {"scenario": row["scenario"], **row["names"], "ratio": [0.5, 0.7]}
+    elsewhere = {key: CLAIM[key] for key in ("what", "published", "source")} | {"elsewhere": "a test"}
+    found = claims.beside([wrong, elsewhere], rows)
+    assert [(one["row"], one["outcome"]) for one in found] == [
+        (None, "wrong-result: does not count"),
+        (None, "see a test"),
+    ]
+    assert "see a test" in index.index(rows, [wrong, elsewhere])
+
+
 def test_a_comparison_that_does_not_count_is_listed_but_in_no_series(tmp_path):
     comparison(tmp_path, 1)
     wrong = tmp_path / "fused"
@@ -278,6 +292,12 @@ def test_a_claim_stands_beside_the_newest_comparison_of_its_arms(course):
         ("[[claims]]\n", r"expected \[\[claim\]\] tables alone, found 'claims'"),
         ("[[claim]]\nwhat = 'w'\n", "claim 1: expected the key 'published', found none"),
         ("[[claim]]\nwhat = 1\n", "claim 1: what: expected a string, found 1"),
+        ("[[claim]]\nelsewhere = 1\n", "claim 1: elsewhere: expected a string, found 1"),
+        ("[[claim]]\nelsewhere = 'e'\nwhat = 'w'\n", "claim 1: expected the key 'published', found none"),
+        (
+            "[[claim]]\nelsewhere = 'e'\nwhat = 'w'\npublished = 'p'\nsource = 's'\na = 'a'\n",
+            "claim 1: expected 'elsewhere' or arms that show it, found 'a' too",
+        ),
         ("[[claim]]\nparameters = 1\n", "claim 1: parameters: expected a table, found 1"),
         ("[[claim]]\nsorce = 's'\n", "found 'sorce'; did you mean 'source'"),
         ("[[claim]]\nratio = [0.9, 0.7]\n", r"ratio: expected two numbers, the lower first, found \[0.9, 0.7\]"),

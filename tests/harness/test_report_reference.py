@@ -15,6 +15,7 @@ import pytest
 
 from harness import records, report
 from harness.errors import ConfigurationError
+from harness.report import claims
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "reports" / "reference"
@@ -266,7 +267,15 @@ def test_a_bad_entry_is_refused_with_its_place_before_anything_runs(tmp_path, ca
     assert [one.name for one in (tmp_path / "set").iterdir()] == [make_reference.NAME]
 
 
-def test_the_committed_comparisons_are_asked_once_and_are_no_claims_of_others():
+def test_the_committed_entries_and_claims_are_measured_once_each():
     listed = make_reference.listed(ROOT, REFERENCE)
-    wanted = make_reference.wanted(ROOT, REFERENCE)
-    assert all(wanted.count(one) == 1 for one in listed)
+    asked = [one.asked for one in make_reference.wanted(ROOT, REFERENCE)]
+    assert listed
+    assert all(asked.count(one.asked) == 1 for one in listed)
+    assert all([one.asked for one in listed].count(one.asked) == 1 for one in listed)
+    for claim in claims.read(REFERENCE):
+        if "elsewhere" in claim:
+            assert (ROOT / claim["elsewhere"]).exists()
+        else:
+            pair = (*(claim[key] for key in ("scenario", "a", "b")), claim.get("parameters", {}))
+            assert sum((*one[:3], one[4]) == pair for one in asked) == 1, claim["what"]
