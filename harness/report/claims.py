@@ -89,8 +89,7 @@ def beside(claims: list[dict], rows: list[dict]) -> list[dict]:
     found = []
     for claim in claims:
         means = claim.get("ratio")
-        shown = f"{numbers.ratio(means[0], 2)} to {numbers.ratio(means[1], 2)}" if means else ""
-        told = claim | {"row": None, "means": shown}
+        told = claim | {"row": None, "means": _range(means)}
         if "elsewhere" in claim:
             found.append(told | {"outcome": f"see {claim['elsewhere']}"})
             continue
@@ -108,6 +107,14 @@ def beside(claims: list[dict], rows: list[dict]) -> list[dict]:
             told |= {"outcome": f"{fitting[-1]['word']}: does not count" if fitting else "not measured here"}
         found.append(told)
     return found
+
+
+def _range(means: list[float] | None) -> str:
+    """A claimed range; a hundred times as fast, or as slow, is no number that anyone claimed but a direction alone."""
+    if means is None:
+        return ""
+    low, high = (numbers.ratio(bound, 2) for bound in means)
+    return f"below {high}" if means[0] <= 0.01 else f"above {low}" if means[1] >= 100 else f"{low} to {high}"
 
 
 def outcome(claimed: list[float] | None, measured: dict) -> str:

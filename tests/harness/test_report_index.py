@@ -128,6 +128,11 @@ def test_variants_of_a_comparison_are_named_by_what_was_laid_over_and_share_no_h
     assert f"grouping, {forward}: grouped (B) against per-frame (A), CPU time per pixel\n" in told
 
 
+def test_a_lone_variant_is_named(tmp_path):
+    variant(tmp_path, 1, {"gradient": False})
+    assert [row["variant"] for row in index.collect(tmp_path)] == ["gradient=false"]
+
+
 def test_what_a_scenario_changed_since_tells_variants_apart_too(tmp_path):
     comparison(tmp_path, 1)
     comparison(tmp_path, 2)
@@ -147,6 +152,20 @@ def test_a_claim_is_not_set_beside_another_variant(tmp_path):
     rows = index.collect(tmp_path)
     found = claims.beside([CLAIM, *(CLAIM | {"parameters": {"gradient": value}} for value in (False, True))], rows)
     assert [one["row"] and one["row"]["run"] for one in found] == ["2026-10-01", "2026-10-02", None]
+
+
+@pytest.mark.parametrize(
+    ("means", "shown"),
+    [
+        ([0.5, 0.75], "0.50 to 0.75"),
+        ([0.01, 0.999], "below 1.00"),
+        ([1.001, 100], "above 1.00"),
+        (None, ""),
+    ],
+)
+def test_a_claim_of_a_direction_alone_is_shown_as_one(means, shown):
+    claim = CLAIM | ({"ratio": means} if means else {})
+    assert claims.beside([claim], [])[0]["means"] == shown
 
 
 def test_a_claim_says_where_else_it_is_shown_and_that_what_was_measured_does_not_count(tmp_path):

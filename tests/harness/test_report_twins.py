@@ -165,6 +165,38 @@ TWINS = {
         "claimed[0] <= low or high <= claimed[1]",
         test_report_index.test_a_claim_holds_when_the_whole_interval_is_what_it_says,
     ),
+    "a claim is set beside any variant": (
+        "report.claims.asks",
+        "laid(opening, arm) == laid(opening, arm, parameters)",
+        "True",
+        with_folder(test_report_index.test_a_claim_is_not_set_beside_another_variant),
+    ),
+    "a variant of one arm answers for both": (
+        "report.claims.asks",
+        'all(laid(opening, arm) == laid(opening, arm, parameters) for arm in "ab")',
+        'laid(opening, "b") == laid(opening, "b", parameters)',
+        with_folder(test_report_index.test_a_claim_is_not_set_beside_another_variant),
+    ),
+    "the scenario's own parameters are a variant": (
+        "report.claims.laid",
+        "key not in known or known[key] != value",
+        "True",
+        with_folder(
+            test_report_index.test_variants_of_a_comparison_are_named_by_what_was_laid_over_and_share_no_history
+        ),
+    ),
+    "a lone variant has no name": (
+        "report.index._name_variants",
+        "key in laid[arm] or ",
+        "",
+        with_folder(test_report_index.test_a_lone_variant_is_named),
+    ),
+    "what a scenario changed since has no name": (
+        "report.index._name_variants",
+        " or seen[arm, text] < len(group)",
+        "",
+        with_folder(test_report_index.test_what_a_scenario_changed_since_tells_variants_apart_too),
+    ),
     "JUnit counts errors as failures": (
         "report.junit.outcome",
         '4: "error"',
