@@ -43,11 +43,13 @@ LIBRARIES = {
     ),
 }
 # -ffp-contract=off: a contracted multiply-add moves last bits, so results would depend on the machine.
+# -fno-trapping-math: nobody reads the exception flags, and to keep them GCC makes branches of clamps: no vectors then.
 FLAGS = [
     "-O3",
     "-std=c11",
     "-ffp-contract=off",
     "-fno-math-errno",
+    "-fno-trapping-math",
     "-fvisibility=hidden",
     "-pthread",
     "-Wall",
