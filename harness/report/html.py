@@ -132,8 +132,9 @@ def interval_figure(summary: dict) -> str:
     if not ratio.get("estimate") or not words.counts(summary):
         return ""
     name = words.metric(summary)
+    short = numbers.shorten(words.METRICS.get(summary["metric"], name), 24)  # a phone has room for no more
     estimate, low, high = words.ratio_parts(summary)
-    rows = [{"name": f"{name}: {_read(estimate, f'{low} to {high}')}", "kind": "main", **ratio}]
+    rows = [{"name": f"{short}: {_read(estimate, f'{low} to {high}')}", "kind": "main", **ratio}]
     for clock in tables.clocks(summary):
         if not clock["decides"] and clock["estimate"]:
             told = f"{clock['name']}: {_read(clock['ratio'], clock['interval'])}"

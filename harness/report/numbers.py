@@ -4,6 +4,7 @@ Every function takes None (a quantity that the record does not have) and gives a
 """
 
 import math
+import re
 
 NOTHING = "—"
 MINUS = "−"
@@ -28,6 +29,16 @@ def significant(value: float | None, digits: int = 3) -> str:
     magnitude = math.floor(math.log10(abs(rounded)))  # 9.996 has one digit more once it is rounded
     decimals = max(0, digits - 1 - magnitude)
     return f"{rounded:,.{decimals}f}".replace("-", MINUS)
+
+
+def bare(text: str) -> str:
+    """A written number without the zeros at its end that a round value does not need: 1.50 ms as 1.5 ms."""
+    return re.sub(r"\.(\d*?)0+(?!\d)", lambda found: f".{found[1]}" if found[1] else "", text)
+
+
+def given(value: float) -> str:
+    """A number that somebody chose, in full: 0.005, 64, 1,000,000."""
+    return f"{value:,.12g}".replace("-", MINUS)
 
 
 def count(value: float | None) -> str:

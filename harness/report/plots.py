@@ -46,7 +46,7 @@ class Axis:
         return not self.first - slack <= position <= self.last + slack
 
     def ticks(self, most: int) -> list[float]:
-        """At most `most` round values; on a logarithmic axis round ratios, 1 among them where it fits."""
+        """About `most` round values, two where that can be; on a logarithmic axis round ratios, 1 where it fits."""
         first, last = (math.exp(self.first), math.exp(self.last)) if self.log else (self.first, self.last)
         if self.log and last / first > 8:
             decades = range(math.floor(math.log10(first)), math.ceil(math.log10(last)) + 1)
@@ -57,7 +57,8 @@ class Axis:
             return found[:: -(-len(found) // most)]
         step = _round_step((last - first) / max(1, most - 1))
         start = math.ceil(first / step - 1e-9)
-        return [float(f"{k * step:.10g}") for k in range(start, math.floor(last / step + 1e-9) + 1)][:most]
+        found = [float(f"{k * step:.10g}") for k in range(start, math.floor(last / step + 1e-9) + 1)][:most]
+        return found if len(found) > 1 or most > 7 else self.ticks(most + 1)
 
 
 def _round_step(least: float) -> float:
@@ -361,7 +362,7 @@ def iterations(series: dict, words: Callable[[float], str], label: str) -> str:
         inner += [line(0, y(tick), 100, y(tick), "grid") for tick in ticks]
         inner += _slots(arm, data["units"], y, start, height)
         inner.append(line(0, start + height, 100, start + height, "rule"))
-        side += y_labels(y, ticks, width, words)
+        side += y_labels(y, ticks, width, lambda tick: numbers.bare(words(tick)))
     total = top + len(series) * (height + gap) - gap + 8
     return figure(total, inner, label, side, width)
 
@@ -443,7 +444,7 @@ def distribution(series: dict, words: Callable[[float], str], label: str) -> str
     inner.append(line(0, bottom, 100, bottom, "rule"))
     for tick in ticks:
         inner.append(line(x(tick), bottom, x(tick), bottom + 5, "rule"))
-        inner.append(text(x(tick), bottom + 19, words(tick), "", _anchor(x(tick))))
+        inner.append(text(x(tick), bottom + 19, numbers.bare(words(tick)), "", _anchor(x(tick))))
     return figure(bottom + 26, inner, label)
 
 

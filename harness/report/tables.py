@@ -104,18 +104,15 @@ def voids(material: Material) -> list[dict[str, Any]]:
     """Every void with what is known about it."""
     rows = []
     for entry in material.of(records.Void):
-        details = []
-        if entry.exit_code is not None:
-            details.append(f"exit code {entry.exit_code}")
-        if entry.signal:
-            details.append(printable(entry.signal))
+        details = [f"exit code {entry.exit_code}"] if entry.exit_code is not None else []
+        details += [printable(entry.signal)] if entry.signal else []
         rows.append(
             {
                 "unit": entry.unit,
                 "arm": entry.arm.upper(),
                 "kind": words.VOIDS.get(entry.reason, printable(entry.reason)),
                 "message": printable(entry.message),
-                "details": ", ".join(details),
+                "details": ", ".join(one for one in details if one not in printable(entry.message)),
                 "stderr": block_text(entry.stderr),
                 "stacks": block_text(entry.stacks),
             }
@@ -458,7 +455,7 @@ def outputs(summary: dict) -> str:
     agree = known.get("agree")
     if agree is None and policy == "statistical" and summary.get("accuracy"):
         return f"undecided (policy {policy})"
-    if agree is None:
+    if agree is None or (agree and policy != "statistical" and None in (known.get("a"), known.get("b"))):
         return f"nothing to compare (policy {policy})"
     return f"{'agree' if agree else 'DIFFER'} (policy {policy})"
 

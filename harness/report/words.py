@@ -207,6 +207,8 @@ def sentence(summary: dict) -> str:
         return f"{b} does not give the result of {a}."
     if word == "undecided":
         return f"Whether {b} gives the result of {a} is not settled."
+    if any(doubt in summary["verdict"]["reason"] for doubt in ("values agree is undecided", "values were not taken")):
+        return f"Whether {b} gives the result of {a} is not settled, so its {quantity} decides nothing."
     return f"Whether {b} is {better} or {worse} than {a} stays open."
 
 
@@ -290,7 +292,7 @@ def _map_rows(known: dict) -> list[tuple[str, str]]:
     unit = "contributors a voxel" if counted else "times the measured exposure"
     measured = f"; {numbers.significant(known['contributors'])} were measured" if counted else ""
     visible = known["contributors_for_unit_pull"]
-    rows = [("exposure", f"{numbers.significant(known['exposure'])} {unit}{measured}")]
+    rows = [("exposure", f"{numbers.bare(numbers.significant(known['exposure']))} {unit}{measured}")]
     for label, found in (("shift there", known["shift"]), ("pull", known["pull"])):
         if found:
             text = ", ".join(
@@ -308,7 +310,7 @@ def _map_rows(known: dict) -> list[tuple[str, str]]:
             "voxels",
             f"{numbers.count(known['shared'])} shared; only A {numbers.count(known['only_a'])} "
             f"({numbers.percent(known['only_a_share'])} of its weight), only B {numbers.count(known['only_b'])} "
-            f"({numbers.percent(known['only_b_share'])}); {numbers.percent(known['tolerance'])} may be missed",
+            f"({numbers.percent(known['only_b_share'])}); {numbers.given(100 * known['tolerance'])} % may be missed",
         )
     )
     if known["without_bar"]:
@@ -326,7 +328,7 @@ def _model_rows(known: dict) -> list[tuple[str, str]]:
             f"{numbers.count(known['seeds'])}, {numbers.count(known['events'])} events in all"
             + (f"; {numbers.count(known['seeds_needed'])} in all are needed" if known["seeds_needed"] else ""),
         ),
-        ("tolerance", f"±{numbers.significant(known['tolerance'])} {METRIC_NAMES[known['metric']]}"),
+        ("tolerance", f"±{numbers.given(known['tolerance'])} {METRIC_NAMES[known['metric']]}"),
     ]
     rows += [(METRIC_NAMES[name], interval_text(interval)) for name, interval in known["intervals"].items()]
     moved = known["moved"]
@@ -417,7 +419,8 @@ def spoiled(summary: dict) -> list[tuple[str, str]]:
         )
     planned, kept = units.get("planned"), units.get("kept")
     ratio = summary.get("ratio") or {}
-    if planned is not None and kept is not None and kept < planned and summary["verdict"]["word"] != "wrong-result":
+    ended = summary["verdict"]["word"] == "wrong-result" or summary.get("stopped") == "voids"  # more would say no more
+    if planned is not None and kept is not None and kept < planned and not ended:
         found.append((f"Only {kept} of {planned} {many} count.", "Go on with it (--resume), or measure again."))
     elif (
         counts(summary) and ratio.get("estimate") and not ratio.get("low") and summary.get("method") != "deterministic"

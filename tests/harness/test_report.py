@@ -164,6 +164,12 @@ def summary(estimate=None, low=None, high=None, word="inconclusive", **more):
         (summary(word="inconclusive"), "Whether B 'new' is faster or slower than A 'old' stays open."),
         (summary(word="unfit"), "This comparison says nothing about B 'new' and A 'old'."),
         (
+            summary(
+                6.3, 6.1, 6.5, verdict={"word": "inconclusive", "reason": "whether the values agree is undecided: …"}
+            ),
+            "Whether B 'new' gives the result of A 'old' is not settled, so its CPU time decides nothing.",
+        ),
+        (
             summary(0.5, 0.4, 0.6, "wrong-result"),
             "B 'new' and A 'old' do not produce the same result, so their times do not count.",
         ),
@@ -219,6 +225,13 @@ def test_a_ratio_that_does_not_count_is_never_drawn_or_called_won(materials):
         (numbers.ratio(12.345), "12.35"),
         (numbers.ratio(0.012345), "0.0123"),
         (numbers.ratio(float("nan")), "—"),
+        (numbers.bare("1.50 ms"), "1.5 ms"),
+        (numbers.bare("2.00 s"), "2 s"),
+        (numbers.bare("1,000 ms"), "1,000 ms"),
+        (numbers.bare("0.000300"), "0.0003"),
+        (numbers.given(0.005), "0.005"),
+        (numbers.given(100 * 0.07), "7"),
+        (numbers.given(-1234567.5), "−1,234,567.5"),
         (numbers.plural(1, "block"), "1 block"),
         (numbers.plural(1200, "pair"), "1,200 pairs"),
         (numbers.shorten("abcdefghij", 5), "ab…ij"),
@@ -270,10 +283,18 @@ def test_text_interval_stands_to_scale_against_the_margin():
         (0.1, 12, True, [0.1, 0.2, 0.5, 1, 2, 5, 10]),
         (0.0, 0.2, False, [0.0, 0.05, 0.1, 0.15, 0.2]),
         (7.41e-6, 7.9e-6, False, [7.6e-6, 7.8e-6]),
+        (3.6e-5, 4.4e-5, False, [3.6e-5, 3.8e-5, 4e-5, 4.2e-5, 4.4e-5]),
     ],
 )
 def test_ticks_are_round(first, last, log, ticks):
     assert plots.Axis(first, last, log=log).ticks(7 if log else 5) == pytest.approx(ticks)
+
+
+def test_an_axis_has_two_ticks_wherever_it_begins():
+    for start in range(1, 400):
+        for width in (0.3, 1, 2.2, 7, 9.9):
+            for most in (3, 4, 5):
+                assert 2 <= len(plots.Axis(start / 10, start / 10 + width).ticks(most)) <= 8
 
 
 def test_a_figure_of_many_points_keeps_their_extremes():
@@ -544,6 +565,29 @@ def test_markdown_escapes_what_is_a_command_and_nothing_else(text, escaped):
 )
 def test_inline_code_cannot_end_early(text, shown):
     assert markdown.code(text) == shown
+
+
+def test_outputs_of_one_arm_alone_are_not_said_to_agree(materials):
+    known = json.loads(json.dumps(materials["improvement"].summary))
+    assert tables.outputs(known) == "agree (policy exact)"
+    known["fingerprints"]["b"] = None
+    assert tables.outputs(known) == "nothing to compare (policy exact)"
+    known["fingerprints"]["agree"] = False
+    assert tables.outputs(known) == "DIFFER (policy exact)"
+
+
+def test_nobody_is_told_to_go_on_where_the_voids_decided(materials):
+    told = [what for what, _ in words.spoiled(materials["void-regression"].summary)]
+    assert told == ["Void in B: 6 × a crash."]
+    known = materials["void-regression"].summary | {"units": {"planned": 8, "kept": 0, "run": 6}}
+    assert [what for what, _ in words.spoiled(known | {"stopped": "voids"})] == told
+    assert "Only 0 of 8 blocks count." in [what for what, _ in words.spoiled(known | {"stopped": "cap"})]
+
+
+def test_a_void_says_once_how_it_ended(materials):
+    for void in tables.voids(materials["voids"]):
+        assert not void["details"] or void["details"] not in void["message"]
+    assert [void["details"] for void in tables.voids(materials["voids"])][-1] == "SIGKILL"
 
 
 @pytest.fixture

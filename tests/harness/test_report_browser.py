@@ -18,6 +18,8 @@ from harness.report import index
 
 DATA = Path(__file__).parents[1] / "data" / "records"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+#: pixels across a sheet of A4 upright and lying, between the browser's margins of 0.4 inches
+SHEET = (716, 1045)
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None and os.environ.get("CI") != "true", reason="no Chromium on this machine"
 )
@@ -44,6 +46,50 @@ def browse(page, folder, *options):
     )
     assert done.returncode == 0
     return done.stdout, re.findall(r"CONSOLE.*?\] \"(.*)\", source", done.stderr)
+
+
+def width(page, folder, available, printed=False):
+    """How wide a page is where so many pixels are available, as a screen or as paper."""
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text(encoding="utf-8"))
+    if printed:
+        text = text.replace("@media print", "@media all")
+    inside, outside = folder / "inside.html", folder / "outside.html"
+    inside.write_text(text + "<script>parent.postMessage(document.documentElement.scrollWidth, '*')</script>")
+    outside.write_text(
+        "<!DOCTYPE html><body><script>onmessage = told => document.body.setAttribute('data-width', told.data)</script>"
+        f'<iframe src="inside.html" width="{available}" height="800" style="border: 0"></iframe>'
+    )
+    dom, _ = browse(outside, folder, "--hide-scrollbars", f"--window-size={max(600, available + 40)},900")
+    return int(re.search(r'data-width="(\d+)"', dom)[1])
+
+
+def indexed(folder, *names):
+    """The index over some of the stored records."""
+    for name in names:
+        place = folder / "reports" / name
+        place.mkdir(parents=True)
+        (place / records.NAME).write_bytes((DATA / f"{name}.jsonl").read_bytes())
+    return report.write_index(folder / "reports")
+
+
+@pytest.mark.parametrize("name", ["compiled", "hostile", "voids", "wrong-result", "statistical", "different"])
+def test_no_report_is_wider_than_a_phone_or_a_sheet(name, tmp_path):
+    report.write(tmp_path, records.read(DATA / f"{name}.jsonl"))
+    assert width(tmp_path / "report.html", tmp_path, 390) == 390
+    assert width(tmp_path / "report.html", tmp_path, SHEET[0], printed=True) == SHEET[0]
+
+
+def test_no_index_is_wider_than_a_phone_or_a_sheet(tmp_path):
+    page = indexed(tmp_path, "improvement", "regression", "hostile", "different", "command")
+    assert width(page, tmp_path, 390) == 390
+    assert width(page, tmp_path, SHEET[1], printed=True) == SHEET[1]
+
+
+def test_what_is_too_wide_is_seen(tmp_path):
+    page = tmp_path / "wide.html"
+    page.write_text("<!DOCTYPE html><style>@media print { p { width: 900px } }</style><pre>" + "x" * 100 + "</pre><p>y")
+    assert 600 < width(page, tmp_path, 390) < 900
+    assert width(page, tmp_path, 390, printed=True) >= 900
 
 
 def test_hostile_page_is_quiet_and_whole(tmp_path):
@@ -74,11 +120,7 @@ def test_picture_of_a_reference_is_taken(tmp_path, capsys):
 
 
 def test_index_script_runs_under_its_policy(tmp_path):
-    for name in ("improvement", "regression", "hostile"):
-        place = tmp_path / "reports" / name
-        place.mkdir(parents=True)
-        (place / records.NAME).write_bytes((DATA / f"{name}.jsonl").read_bytes())
-    dom, console = browse(report.write_index(tmp_path / "reports"), tmp_path)
+    dom, console = browse(indexed(tmp_path, "improvement", "regression", "hostile"), tmp_path)
     assert console == []
     assert "3 of 3" in dom
     assert dom.count('<button type="button">') == 13
