@@ -1,5 +1,6 @@
 """What a person sees while a comparison runs: one line on standard error, rewritten between slots, never inside one."""
 
+import os
 import sys
 import time
 from typing import TextIO
@@ -33,7 +34,7 @@ class Progress:
 
     def _left(self, remaining: float, fraction: float = 0.0) -> str:
         done = self._finished + fraction
-        if done <= 0:
+        if done <= 0 or remaining <= 0:
             return ""
         seconds = (time.monotonic() - self._started) / done * remaining
         return f" · {self._most or 'about '}{duration(seconds)} left"
@@ -44,9 +45,7 @@ class Progress:
             return
         left = self._left(max(0.0, self._planned - kept - fraction), fraction)
         void = f" · {voids} void" if voids else ""
-        self._line(
-            f"{self._name} · {self._word} {unit} ({kept} of {self._most}{self._planned} done), {what}{void}{left}"
-        )
+        self._line(f"{self._word} {unit} ({kept} of {self._most}{self._planned} done), {what}{void}{left}")
 
     def unit_done(self, unit: int, kept: int, state: str) -> None:
         """One unit is over."""
@@ -70,14 +69,25 @@ class Progress:
         self._clear()
 
     def _line(self, text: str) -> None:
-        padding = " " * max(0, len(self._shown) - len(text))
+        columns = self._columns() - 1  # a line that reaches the edge would not be rewritten, but left behind
+        room = columns - len(text) - len(" · ")
+        name = self._name if len(self._name) <= room else f"{self._name[: room - 1]}…" if room > 3 else ""
+        text = f"{name} · {text}" if name else text if len(text) <= columns else f"{text[: columns - 1]}…"
+        padding = " " * max(0, min(columns, len(self._shown)) - len(text))
         self._stream.write(f"\r{text}{padding}")
         self._stream.flush()
         self._shown = text
 
+    def _columns(self) -> int:
+        """How wide the terminal is now; 80 where it does not say."""
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or 80
+        except (OSError, ValueError):
+            return 80
+
     def _clear(self) -> None:
         if self._shown:
-            self._stream.write("\r" + " " * len(self._shown) + "\r")
+            self._stream.write("\r" + " " * min(len(self._shown), self._columns() - 1) + "\r")
             self._stream.flush()
             self._shown = ""
 

@@ -123,7 +123,9 @@ class Runner:
                 if end is not None:
                     self._write(end)
         if end is not None and end.state == "interrupted":
-            raise Interrupted("interrupted; what was measured is in the record, --resume goes on with it")
+            folder = self.writer.path.parent.resolve()
+            place = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+            raise Interrupted(f"interrupted; what was measured is in {place}, --resume goes on with it")
         return not over
 
     def _run_unit(self) -> records.End | None:

@@ -63,10 +63,10 @@ def _scale(summary: dict) -> list[str]:
     def column(x: float) -> int:
         return min(columns - 1, max(0, round((math.log(x) - first) / (last - first) * (columns - 1))))
 
-    line = [" "] * columns
+    line, band = [" "] * columns, [" "] * columns  # apart, for an interval may cover the whole margin
     for place in range(column(1 / (1 + margin)), column(1 + margin) + 1):
-        line[place] = "░"
-    line[column(1)] = "│"
+        band[place] = "░"
+    band[column(1)] = "│"
     if low and high:
         for place in range(column(low), column(high) + 1):
             line[place] = "─"
@@ -88,4 +88,4 @@ def _scale(summary: dict) -> list[str]:
             taken[start + offset] = True
     low_sense, high_sense = words.ratio_senses(summary)
     senses = f"◂ {low_sense}".ljust(columns - len(high_sense) - 2) + f"{high_sense} ▸"
-    return [" " + senses, " " + "".join(line).rstrip(), " " + "".join(marks).rstrip()]
+    return [" " + senses, *(" " + "".join(row).rstrip() for row in (line, band, marks))]

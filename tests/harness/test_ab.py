@@ -476,6 +476,7 @@ def test_an_interrupted_comparison_resumes_with_the_same_coins(project, harness,
     before = records.read(folder)
     if sent == signal.SIGINT:
         assert before[-1].state == "interrupted"
+        assert f"what was measured is in reports/scripted/{folder.name}, --resume goes on with it" in rest
     done = harness(*arguments, "--resume", folder, cwd=project)
     assert done.returncode == 0, done.stderr
     entries = records.read(folder)

@@ -1,6 +1,12 @@
 """What is shown while a comparison runs: a line rewritten on a terminal, a line a unit elsewhere, none if quiet."""
 
+import fcntl
 import io
+import os
+import struct
+import termios
+
+import pytest
 
 from harness.progress import Progress, duration
 
@@ -28,12 +34,36 @@ def test_on_a_terminal_one_line_is_rewritten_and_cleared():
     progress = Progress("grouping", "block", 40, fixed=False, stream=stream)
     progress.step(4, 3, 0.5, 1, "pair 7 of 10")
     shown = stream.getvalue()
-    assert shown.startswith("\rgrouping · block 4 (3 of at most 40 done), pair 7 of 10 · 1 void · at most ")
+    assert shown.startswith("\rgro… · block 4 (3 of at most 40 done), pair 7 of 10 · 1 void · at most ")
+    assert len(shown) == 80  # with the return; nobody says how wide it is
     assert "\n" not in shown
     progress.unit_done(4, 4, "complete")
     assert stream.getvalue() == shown
     progress.close()
     assert stream.getvalue().endswith("\r")
+
+
+@pytest.mark.parametrize("columns", [12, 40, 60, 79, 80, 81, 120])
+def test_a_line_never_reaches_the_edge_of_its_terminal(columns):
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with open(theirs, "w", encoding="utf-8") as stream, open(ours, "rb", buffering=0) as screen:
+        progress = Progress("grouping", "block", 40, fixed=False, stream=stream)
+        for unit, what in ((0, "launch"), (10, "pair 10 of 10"), (11, "launch")):
+            progress.step(unit, unit, 0.5, 1, what)
+        progress.close()
+        written = screen.read(10_000).decode()
+    lines = written.split("\r")[1:]
+    assert len(lines) == 5
+    assert max(map(len, lines)) < columns
+    assert lines[1].startswith({12: "block 10 (", 40: "block 10 (", 120: "grouping · block 10 ("}.get(columns, ""))
+    assert lines[2].rstrip().endswith("left" if columns > 60 else "")
+
+
+def test_nothing_is_left_of_what_is_done():
+    stream = io.StringIO()
+    Progress("grouping", "block", 1, stream=stream).unit_done(0, 1, "complete")
+    assert stream.getvalue() == "grouping: block 0 complete, 1 of 1 done\n"
 
 
 def test_quiet_says_nothing():

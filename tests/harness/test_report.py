@@ -269,11 +269,20 @@ def test_interval_stands_to_scale_against_the_margin():
 
 def test_text_interval_stands_to_scale_against_the_margin():
     known = summary(0.25, 0.125, 0.5, "improvement", margin=1.0, question="q", scenario="s")
-    line = next(text for text in report.terminal(known).splitlines() if "●" in text)
+    lines = report.terminal(known).splitlines()
+    line, band = next(pair for pair in itertools.pairwise(lines) if "●" in pair[0])
     # Each is half of the next: equal steps on a logarithmic line.
-    places = [line.index("├"), line.index("●"), line.index("┤"), line.index("│"), line.rindex("░")]
+    places = [line.index("├"), line.index("●"), line.index("┤"), band.index("│"), band.rindex("░")]
     steps = [b - a for a, b in itertools.pairwise(places)]
     assert max(steps) - min(steps) <= 1
+
+
+def test_the_margin_is_seen_beneath_an_interval_that_covers_it():
+    known = summary(1.01, 0.9, 1.2, margin=0.02, question="q", scenario="s")
+    lines = report.terminal(known).splitlines()
+    line, band = next(pair for pair in itertools.pairwise(lines) if "●" in pair[0])
+    assert "░│░" in band
+    assert line.index("├") < band.index("░") < band.rindex("░") < line.index("┤")
 
 
 @pytest.mark.parametrize(
