@@ -5,6 +5,8 @@ import sys
 import time
 from typing import TextIO
 
+ERASE = "\x1b[K"  # what is right of the cursor
+
 
 class Progress:
     """Shows how far a comparison is and about how long it will still take.
@@ -25,12 +27,12 @@ class Progress:
     ):
         self._stream = stream or sys.stderr
         self._quiet = quiet
-        self._live = not quiet and self._stream.isatty()
+        self._live = not quiet and self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._name, self._word, self._planned = name, unit_word, planned
         self._started = time.monotonic()
         self._most = "" if fixed else "at most "  # it stops as soon as the units decide
         self._finished = 0  # units of this run, void ones too; what the estimate rests on
-        self._shown = ""
+        self._shown = False
 
     def _left(self, remaining: float, fraction: float = 0.0) -> str:
         done = self._finished + fraction
@@ -73,10 +75,9 @@ class Progress:
         room = columns - len(text) - len(" · ")
         name = self._name if len(self._name) <= room else f"{self._name[: room - 1]}…" if room > 3 else ""
         text = f"{name} · {text}" if name else text if len(text) <= columns else f"{text[: columns - 1]}…"
-        padding = " " * max(0, min(columns, len(self._shown)) - len(text))
-        self._stream.write(f"\r{text}{padding}")
+        self._stream.write(f"\r{text}{ERASE}")
         self._stream.flush()
-        self._shown = text
+        self._shown = True
 
     def _columns(self) -> int:
         """How wide the terminal is now; 80 where it does not say."""
@@ -87,9 +88,9 @@ class Progress:
 
     def _clear(self) -> None:
         if self._shown:
-            self._stream.write("\r" + " " * min(len(self._shown), self._columns() - 1) + "\r")
+            self._stream.write(f"\r{ERASE}")
             self._stream.flush()
-            self._shown = ""
+            self._shown = False
 
 
 def duration(seconds: float) -> str:
