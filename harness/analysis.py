@@ -408,7 +408,7 @@ class Analysis:
     def name(self, arm: str) -> str:
         """An arm as it is told to a reader: its letter and name."""
         name = self.comparison.arms.get(arm, {}).get("name")
-        return f"{arm.upper()} '{name}'" if name else arm.upper()
+        return f"{arm.upper()} '{name}'" if name and name != arm.upper() else arm.upper()
 
     # --------------------------------------------------------------------------------------------------- units
 

@@ -57,10 +57,10 @@ VOIDS = {
 
 
 def arm_name(summary: dict, arm: str, limit: int = 40) -> str:
-    """The arm's name; its whole reference where both arms have one name; never longer than `limit`."""
+    """The arm's name; its whole reference where both arms have one name or it has none; never longer than `limit`."""
     mine, other = summary["arms"][arm], summary["arms"]["b" if arm == "a" else "a"]
     name = mine["name"]
-    if name == other["name"]:
+    if name in (other["name"], arm.upper()):  # a command has no name but its letter
         name = mine.get("reference") or name
     return numbers.shorten(printable(name), limit)
 

@@ -185,6 +185,13 @@ def test_arms_of_one_name_are_told_apart_by_their_references():
     assert words.quoted(known, "a") == "A 's:new@main'"
 
 
+def test_a_command_is_told_by_its_words():
+    known = summary(0.5, 0.49, 0.52, "improvement", metric="seconds")
+    known["arms"] = {arm: {"name": arm.upper(), "reference": f"sleep {n}"} for arm, n in (("a", 2), ("b", 1))}
+    assert words.sentence(known).startswith("B 'sleep 1' is faster: it takes ")
+    assert words.quoted(known, "a") == "A 'sleep 2'"
+
+
 def test_a_ratio_that_does_not_count_is_never_drawn_or_called_won(materials):
     for name, material in materials.items():
         known = material.summary
