@@ -294,20 +294,23 @@ def units(rows: Sequence[dict], margin: float, estimate: float | None, limit: fl
             inner.append(dots(thin(chosen) if state == "kept" else chosen, f"dots {style}"))
     # Load, stacked.
     base = top + height + gap + load_height
-    totals = [sum(row[key] or 0 for key, _ in LOADS) for row in rows]
+    totals = [_total(row) for row in rows]
     most = max([0.2, *totals, *([limit] if limit and limit < 4 * max([0.2, *totals]) else [])]) * 1.06
     load = Axis(0, most, base, base - load_height)
     for tick in load.ticks(3):
         inner.append(line(0, load(tick), 100, load(tick), "grid"))
-    level = [0.0] * len(rows)
+    size = -(-2 * len(rows) // POINTS)  # of many units the one with the most load stands for its neighbours
+    stacks = [
+        (first, min(first + size, len(rows)), max(rows[first : first + size], key=_total))
+        for first in range(0, len(rows), size or 1)
+    ]
+    level = [0.0] * len(stacks)
     for key, _ in LOADS:
         columns = []
-        for position, row in enumerate(rows):
+        for index, (first, last, row) in enumerate(stacks):
             amount = max(0.0, row[key] or 0)
-            columns.append(
-                (x(position - 0.38), x(position + 0.38), load(level[position] + amount), load(level[position]))
-            )
-            level[position] += amount
+            columns.append((x(first - 0.38), x(last - 0.62), load(level[index] + amount), load(level[index])))
+            level[index] += amount
         inner.append(bars(columns, f"load-{key}"))
     if limit and limit <= most:
         inner.append(line(0, load(limit), 100, load(limit), "limit"))
@@ -322,6 +325,10 @@ def units(rows: Sequence[dict], margin: float, estimate: float | None, limit: fl
     axis += y_labels(load, load_ticks, width, lambda tick: tick_text(tick, load_ticks))
     inner.append(text(0, base - load_height - 10, "load beside it, cores", "row", "start"))
     return figure(base + 22, inner, label, axis, width)
+
+
+def _total(row: dict) -> float:
+    return sum(row[key] or 0 for key, _ in LOADS)
 
 
 def thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -543,6 +543,18 @@ def test_page_of_10000_pairs_is_thinned_and_whole():
     assert Inspector(page).faults == []
 
 
+def test_load_of_many_units_is_drawn_by_the_worst_of_neighbours():
+    row = {"state": "kept", "ratio": 0.9, "pairs": [], "why": "", "title": ""}
+    rows = [row | {"unit": n, "foreign": 0.1, "unattributed": 0, "steal": 0, "system": 0} for n in range(10_000)]
+    rows[4321] |= {"foreign": 3.0}
+    figure = plots.units(rows, 0.02, 0.9, None, "label")
+    bars = re.search(r'<path d="([^"]*)" class="load-foreign"/>', figure)[1].split("Z")[:-1]
+    assert len(bars) <= plots.POINTS / 2
+    tops = [int(re.match(r"M\d+ (\d+)H", bar)[1]) for bar in bars]
+    assert tops.index(min(tops)) == 4321 // 9  # nine units a bar
+    assert len({*tops}) == 2
+
+
 def test_a_long_table_shows_its_ends_and_says_how_many_rows_are_between():
     rows = [{"unit": number} for number in range(1000)]
     shown = html_page.ends(rows)

@@ -9,6 +9,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,9 @@ SHEET = (716, 1045)
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None and os.environ.get("CI") != "true", reason="no Chromium on this machine"
 )
+sys.path.insert(0, str(DATA))
+import make  # noqa: E402
+
 specification = importlib.util.spec_from_file_location(
     "make_reference", Path(__file__).parents[2] / "reports" / "reference" / "make.py"
 )
@@ -98,6 +102,27 @@ def test_hostile_page_is_quiet_and_whole(tmp_path):
     assert console == []
     assert dom.count("<script") == 0
     assert "Repeat it" in dom
+
+
+@pytest.mark.parametrize(
+    ("mode", "blocks", "pairs"),
+    [("resident", 100, 100), pytest.param("process", 10_000, 1, marks=pytest.mark.slow)],
+)
+def test_a_page_of_10000_pairs_opens_and_grows_by_its_record_alone(mode, blocks, pairs, tmp_path):
+    maker = make.Maker("most", "Are 10,000 pairs too many?", mode=mode, blocks=blocks, pairs=pairs)
+    report.write(tmp_path, maker.blocks_of(0.9).end())
+    page = tmp_path / "report.html"
+    dom, console = browse(page, tmp_path)
+    assert console == []
+    planned = f"{blocks:,} of {blocks:,} planned are kept"
+    for part in (planned, "B won", "more are in the record" if blocks > 400 else "order of pairs", "Repeat it"):
+        assert part in dom, part
+    assert dom.rstrip().endswith("</html>")
+    record = len(re.search(r"base64,([A-Za-z0-9+/=]*)", dom)[1])
+    # What is drawn is thinned: at most 8 series of 2,400 dots of 14 bytes, 4 stacks of 1,200 bars of 32, 400 rows of
+    # 250; with style and words some 600,000 bytes, however many pairs. The record, compressed, has some 200 a pair.
+    assert len(page.read_bytes()) - record < 600_000
+    assert record < 300 * 10_000
 
 
 def test_the_console_is_heard(tmp_path):
