@@ -162,6 +162,16 @@ def summary(estimate=None, low=None, high=None, word="inconclusive", **more):
             "(between 0.1 % and 4.0 % more) CPU time than A 'old'.",
         ),
         (summary(word="inconclusive"), "Whether B 'new' is faster or slower than A 'old' stays open."),
+        (
+            summary(1.5, 1.4, 1.6, verdict={"word": "inconclusive", "reason": "arm A is a ceiling: it leaves …"}),
+            "A 'old' leaves work out on purpose and shows a limit: B 'new' takes 50.0 % more (between 40.0 % and "
+            "60.0 % more) CPU time than A 'old'. It takes 1.50 times as long.",
+        ),
+        (
+            summary(0.9, 0.8, 0.95, verdict={"word": "inconclusive", "reason": "arm B is a ceiling: it leaves …"}),
+            "B 'new' leaves work out on purpose and shows a limit: it takes 10.0 % less (between 5.0 % and 20.0 % less) "
+            "CPU time than A 'old'.",
+        ),
         (summary(word="unfit"), "This comparison says nothing about B 'new' and A 'old'."),
         (
             summary(
