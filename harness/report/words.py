@@ -207,9 +207,9 @@ def sentence(summary: dict) -> str:
         return f"{b} does not give the result of {a}."
     if word == "undecided":
         return f"Whether {b} gives the result of {a} is not settled."
-    for limit, name in (("a", a), ("b", b)):
-        if summary["verdict"]["reason"].startswith(f"arm {limit.upper()} is a ceiling"):
-            return f"{name} leaves work out on purpose and shows a limit: {'it' if limit == 'b' else b} {compared}{times_as_fast(summary)}"
+    for limit, name, other in (("A", a, b), ("B", b, "it")):
+        if summary["verdict"]["reason"].startswith(f"arm {limit} is a ceiling"):
+            return f"{name} leaves work out on purpose and shows a limit: {other} {compared}{times_as_fast(summary)}"
     if any(doubt in summary["verdict"]["reason"] for doubt in ("values agree is undecided", "values were not taken")):
         return f"Whether {b} gives the result of {a} is not settled, so its {quantity} decides nothing."
     return f"Whether {b} is {better} or {worse} than {a} stays open."

@@ -169,8 +169,8 @@ def summary(estimate=None, low=None, high=None, word="inconclusive", **more):
         ),
         (
             summary(0.9, 0.8, 0.95, verdict={"word": "inconclusive", "reason": "arm B is a ceiling: it leaves …"}),
-            "B 'new' leaves work out on purpose and shows a limit: it takes 10.0 % less (between 5.0 % and 20.0 % less) "
-            "CPU time than A 'old'.",
+            "B 'new' leaves work out on purpose and shows a limit: it takes 10.0 % less (between 5.0 % and 20.0 % "
+            "less) CPU time than A 'old'.",
         ),
         (summary(word="unfit"), "This comparison says nothing about B 'new' and A 'old'."),
         (
