@@ -410,6 +410,8 @@ def spoiled(summary: dict) -> list[tuple[str, str]]:
                 "Compare the fingerprints; no time counts until they agree.",
             )
         )
+    elif (summary.get("fingerprints") or {}).get("agree") is False:
+        found.append(("The outputs differ.", "No time counts until they agree."))
     note = (summary.get("clocks") or {}).get("note")
     if note:
         found.append((f"{note[0].upper()}{printable(note[1:])}.", "Waiting or threads show in wall time only."))

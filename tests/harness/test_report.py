@@ -622,6 +622,12 @@ def test_nobody_is_told_to_go_on_where_the_voids_decided(materials):
     assert "Only 0 of 8 blocks count." in [what for what, _ in words.spoiled(known | {"stopped": "cap"})]
 
 
+def test_outputs_that_differ_are_what_spoiled_it(materials):
+    for name in ("wrong-result", "statistical"):
+        assert ("The outputs differ.", "No time counts until they agree.") in words.spoiled(materials[name].summary)
+    assert "Nothing in the record" not in report.html(materials["wrong-result"])
+
+
 def test_a_void_says_once_how_it_ended(materials):
     for void in tables.voids(materials["voids"]):
         assert not void["details"] or void["details"] not in void["message"]

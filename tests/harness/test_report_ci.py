@@ -71,7 +71,8 @@ def test_junit_of_a_failure_is_the_stored_text(summaries):
         "wall time: 0.701, no interval; it does not count\nmedians: A 7.43 µs, B 5.21 µs\n"
         "peak memory: A 58.2 MiB, B 58.2 MiB\n"
         "other load: 0.05 cores in the median, 0.05 in the worst block (proc+children)\n"
-        "outputs: DIFFER (policy exact)</system-out>\n"
+        "outputs: DIFFER (policy exact)\n"
+        "spoiled by: The outputs differ. No time counts until they agree.</system-out>\n"
         "</testcase>\n</testsuite>\n</testsuites>\n"
     )
 
