@@ -595,18 +595,18 @@ int64_t lgatr_mlp_weight(const lgatr_mlp *m) { return mlp_parts_of(m).count; }
 int64_t lgatr_mlp_scratch(const lgatr_mlp *m) {
   const mlp_parts p = mlp_parts_of(m);
   const int64_t k = m->product_mv;
-  return TILE * (p.width + 4 * 16 * k + 2 * (16 * k + m->scalars) + 4 * p.hidden) + 20 * (p.hidden + p.width) +
+  return TILE * (p.width + 4 * 16 * k + 2 * (16 * k + m->scalars) + 3 * p.hidden) + 20 * (p.hidden + p.width) +
          2 * p.in.turned + p.out.turned + p.last.turned;
 }
 
 void lgatr_mlp_forward(int kind, const lgatr_mlp *m, int64_t n, const void *weight, const void *gain, const void *x,
-                       void *y, void *scratch) {
-  CALL(mlp_forward, m, n, weight, m->affine ? gain : 0, x, y, scratch)
+                       void *y, void *hidden, void *scratch) {
+  CALL(mlp_forward, m, n, weight, m->affine ? gain : 0, x, y, hidden, scratch)
 }
 
 void lgatr_mlp_backward(int kind, const lgatr_mlp *m, int64_t n, const void *weight, const void *gain, const void *x,
-                        const void *dy, void *dx, void *dweight, void *dgain, void *scratch) {
-  CALL(mlp_backward, m, n, weight, m->affine ? gain : 0, x, dy, dx, dweight, m->affine ? dgain : 0, scratch)
+                        const void *hidden, const void *dy, void *dx, void *dweight, void *dgain, void *scratch) {
+  CALL(mlp_backward, m, n, weight, m->affine ? gain : 0, x, hidden, dy, dx, dweight, m->affine ? dgain : 0, scratch)
 }
 
 int64_t lgatr_slim_mlp_weight(const lgatr_slim_mlp *m) { return slim_parts_of(m).count; }

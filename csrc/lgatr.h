@@ -101,13 +101,15 @@ void lgatr_attention_backward(int kind, const lgatr_attention *a, int64_t sets, 
                               const void *weight, const void *gain, const void *x, const void *dy, void *dx,
                               void *dweight, void *dgain, void *scratch);
 
-/* y = x + mlp(norm(x)), tile by tile; the backward pass computes everything again from x. weight: left, right, out, last */
+/* y = x + mlp(norm(x)), tile by tile. The forward pass writes the hidden rows before their norm into `hidden`, unless it
+   is 0; the backward pass reads them there (to compute them is half of the layer) and computes the rest again from x.
+   weight: left, right, out, last */
 int64_t lgatr_mlp_weight(const lgatr_mlp *m);
 int64_t lgatr_mlp_scratch(const lgatr_mlp *m);
 void lgatr_mlp_forward(int kind, const lgatr_mlp *m, int64_t n, const void *weight, const void *gain, const void *x,
-                       void *y, void *scratch);
+                       void *y, void *hidden, void *scratch);
 void lgatr_mlp_backward(int kind, const lgatr_mlp *m, int64_t n, const void *weight, const void *gain, const void *x,
-                        const void *dy, void *dx, void *dweight, void *dgain, void *scratch);
+                        const void *hidden, const void *dy, void *dx, void *dweight, void *dgain, void *scratch);
 
 /* the slim network's y = x + mlp(norm(x)) with one gated unit; weight: gated unit, last */
 int64_t lgatr_slim_mlp_weight(const lgatr_slim_mlp *m);

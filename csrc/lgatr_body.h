@@ -563,9 +563,9 @@ static void FN(gate_back)(int64_t t, int64_t c, int64_t scalars, int which, cons
 
 /* --------------------------------------------------------------------------------------------------------- MLP */
 
-static void FN(mlp_forward_tile)(const lgatr_mlp *m, const mlp_parts *p, int64_t t, const REAL *w, const REAL *gain,
-                                 const REAL *x, REAL *normed, REAL *left, REAL *right, REAL *product, REAL *hidden,
-                                 REAL *scratch) {
+/* From the rows to the product with its scalars. */
+static void FN(mlp_product)(const lgatr_mlp *m, const mlp_parts *p, int64_t t, const REAL *w, const REAL *gain,
+                            const REAL *x, REAL *normed, REAL *left, REAL *right, REAL *product, REAL *scratch) {
   const int64_t c = m->channels, s = m->scalars, k = m->product_mv;
   FN(norm)(t, c, s, (REAL)m->epsilon, x, p->width, gain, normed, p->width, scratch);
   FN(linear)(&p->in, t, w, normed, p->width, left, 16 * k, 0);
@@ -573,33 +573,34 @@ static void FN(mlp_forward_tile)(const lgatr_mlp *m, const mlp_parts *p, int64_t
   FN(product)(t, k, s, m->bivector, left, 16 * k, right, 16 * k, product, 16 * k + s);
   for (int64_t i = 0; i < t; i++)
     memcpy(product + i * (16 * k + s) + 2 * k, normed + i * p->width + 2 * c, (size_t)s * sizeof(REAL));
-  FN(linear)(&p->out, t, w + p->out_at, product, 16 * k + s, hidden, p->hidden, 0);
 }
 
 static void FN(mlp_forward)(const lgatr_mlp *m, int64_t n, const REAL *w, const REAL *gain, const REAL *x, REAL *y,
-                            REAL *scratch) {
+                            REAL *kept, REAL *scratch) {
   const mlp_parts p = mlp_parts_of(m);
-  REAL *normed = scratch, *left = normed + TILE * p.width, *right = left + TILE * 16 * m->product_mv;
-  REAL *product = right + TILE * 16 * m->product_mv, *hidden = product + TILE * (16 * m->product_mv + m->scalars);
-  REAL *gated = hidden + TILE * p.hidden, *small = gated + TILE * p.hidden;
+  const int64_t k = m->product_mv, wide = 16 * k + m->scalars;
+  REAL *normed = scratch, *left = normed + TILE * p.width, *right = left + TILE * 16 * k;
+  REAL *product = right + TILE * 16 * k, *rows = product + TILE * wide;
+  REAL *gated = rows + TILE * p.hidden, *small = gated + TILE * p.hidden;
   for (int64_t first = 0; first < n; first += TILE) {
     const int64_t t = n - first < TILE ? n - first : TILE;
     const REAL *xt = x + first * p.width;
-    REAL *yt = y + first * p.width;
-    FN(mlp_forward_tile)(m, &p, t, w, gain, xt, normed, left, right, product, hidden, small);
+    REAL *yt = y + first * p.width, *hidden = kept ? kept + first * p.hidden : rows;
+    FN(mlp_product)(m, &p, t, w, gain, xt, normed, left, right, product, small);
+    FN(linear)(&p.out, t, w + p.out_at, product, wide, hidden, p.hidden, 0);
     FN(norm)(t, m->hidden_mv, m->hidden_s, (REAL)NORM_FLOOR, hidden, p.hidden, 0, gated, p.hidden, small);
-    FN(gate)(t, m->hidden_mv, m->hidden_s, m->nonlinearity, gated, p.hidden, hidden, p.hidden, small);
-    FN(linear)(&p.last, t, w + p.last_at, hidden, p.hidden, yt, p.width, 0);
+    FN(gate)(t, m->hidden_mv, m->hidden_s, m->nonlinearity, gated, p.hidden, rows, p.hidden, small);
+    FN(linear)(&p.last, t, w + p.last_at, rows, p.hidden, yt, p.width, 0);
     for (int64_t i = 0; i < t * p.width; i++) yt[i] += xt[i];
   }
 }
 
 static void FN(mlp_backward)(const lgatr_mlp *m, int64_t n, const REAL *w, const REAL *gain, const REAL *x,
-                             const REAL *dy, REAL *dx, REAL *dw, REAL *dgain, REAL *scratch) {
+                             const REAL *kept, const REAL *dy, REAL *dx, REAL *dw, REAL *dgain, REAL *scratch) {
   const mlp_parts p = mlp_parts_of(m);
   const int64_t k = m->product_mv, wide = 16 * k + m->scalars;
   REAL *normed = scratch, *left = normed + TILE * p.width, *right = left + TILE * 16 * k;
-  REAL *product = right + TILE * 16 * k, *hidden = product + TILE * wide, *gated = hidden + TILE * p.hidden;
+  REAL *product = right + TILE * 16 * k, *gated = product + TILE * wide;
   REAL *dgated = gated + TILE * p.hidden, *dnormed = dgated + TILE * p.hidden, *dproduct = dnormed + TILE * p.hidden;
   REAL *dleft = dproduct + TILE * wide, *dright = dleft + TILE * 16 * k, *small = dright + TILE * 16 * k;
   REAL *turned_left = small + 20 * (p.hidden + p.width), *turned_right = turned_left + p.in.turned;
@@ -610,9 +611,9 @@ static void FN(mlp_backward)(const lgatr_mlp *m, int64_t n, const REAL *w, const
   FN(turn_weight)(&p.last, w + p.last_at, turned_last);
   for (int64_t first = 0; first < n; first += TILE) {
     const int64_t t = n - first < TILE ? n - first : TILE;
-    const REAL *xt = x + first * p.width, *dyt = dy + first * p.width;
+    const REAL *xt = x + first * p.width, *dyt = dy + first * p.width, *hidden = kept + first * p.hidden;
     REAL *dxt = dx + first * p.width;
-    FN(mlp_forward_tile)(m, &p, t, w, gain, xt, normed, left, right, product, hidden, small);
+    FN(mlp_product)(m, &p, t, w, gain, xt, normed, left, right, product, small);
     /* dgated holds the normalised hidden rows until the last map's gradient is there */
     FN(norm)(t, m->hidden_mv, m->hidden_s, (REAL)NORM_FLOOR, hidden, p.hidden, 0, dgated, p.hidden, small);
     FN(gate)(t, m->hidden_mv, m->hidden_s, m->nonlinearity, dgated, p.hidden, gated, p.hidden, small);

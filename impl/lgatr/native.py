@@ -157,8 +157,8 @@ def _plain(x: torch.Tensor) -> bool:
 class _Operator:
     """A registered operator, or what is behind it where nobody looks: that spares 0.1 ms a call and its gradient.
 
-    gradient(ctx, gradient, back) and keep(ctx, inputs, output) are those of the operator; where the first argument is
-    a list of tensors, `listed` says so.
+    gradient(ctx, gradient, back) and keep(ctx, inputs, output) are those of the operator, whose first output alone is
+    differentiated; where the first argument is a list of tensors, `listed` says so.
     """
 
     def __init__(self, operator, forward, back, gradient, keep, listed):
@@ -173,7 +173,7 @@ class _Operator:
                 return out
 
             @staticmethod
-            def backward(ctx, down):
+            def backward(ctx, down, *_):
                 found = gradient(ctx, down, back)
                 return (*found[1:], *found[0]) if listed else found
 
@@ -206,7 +206,7 @@ def _register(schema: str, forward, backward, gradient, keep, fake, backward_fak
     torch.library.register_fake(f"harness_lgatr::{back_name}", backward_fake, lib=_library)
     operator, back = (getattr(torch.ops.harness_lgatr, word).default for word in (name, back_name))
 
-    def registered(ctx, down):
+    def registered(ctx, down, *_):
         return gradient(ctx, down, back)
 
     torch.library.register_autograd(f"harness_lgatr::{name}", registered, setup_context=keep, lib=_library)
@@ -719,17 +719,29 @@ def _mlp_struct(numbers, epsilon):
     return _native.ffi.new("lgatr_mlp *", [*numbers, epsilon])
 
 
-def _mlp(x, packed, numbers, epsilon):
+def _hidden_of(x, numbers, kept):
+    """Room for the hidden rows before their norm, or for nothing."""
+    return x.new_empty((_rows_of(x), 16 * numbers[3] + numbers[4]) if kept else (0,))
+
+
+def _mlp(x, packed, numbers, epsilon, kept):
     m, x, lib = _mlp_struct(numbers, epsilon), x.contiguous(), _native.lib
-    out = torch.empty_like(x)
-    gain = packed[lib.lgatr_mlp_weight(m) :]
+    out, hidden = torch.empty_like(x), _hidden_of(x, numbers, kept)
     lib.lgatr_mlp_forward(
-        _kind(x), m, _rows_of(x), _at(packed), _at(gain), _at(x), _at(out), _scratch(lib.lgatr_mlp_scratch(m), x)
+        _kind(x),
+        m,
+        _rows_of(x),
+        _at(packed),
+        _at(packed[lib.lgatr_mlp_weight(m) :]),
+        _at(x),
+        _at(out),
+        _at(hidden if kept else None),
+        _scratch(lib.lgatr_mlp_scratch(m), x),
     )
-    return out
+    return out, hidden
 
 
-def _mlp_back(gradient, x, packed, numbers, epsilon):
+def _mlp_back(gradient, x, packed, hidden, numbers, epsilon):
     m, x, gradient, lib = _mlp_struct(numbers, epsilon), x.contiguous(), gradient.contiguous(), _native.lib
     dx, dpacked = torch.empty_like(x), torch.zeros_like(packed)
     count = lib.lgatr_mlp_weight(m)
@@ -740,6 +752,7 @@ def _mlp_back(gradient, x, packed, numbers, epsilon):
         _at(packed),
         _at(packed[count:]),
         _at(x),
+        _at(hidden),
         _at(gradient),
         _at(dx),
         _at(dpacked),
@@ -750,23 +763,28 @@ def _mlp_back(gradient, x, packed, numbers, epsilon):
 
 
 def _mlp_keep(ctx, inputs, output):
-    x, packed, ctx.numbers, ctx.epsilon = inputs
-    ctx.save_for_backward(x, packed)
+    x, packed, ctx.numbers, ctx.epsilon, _ = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(x, packed, output[1])
 
 
 def _mlp_gradient(ctx, gradient, back):
     _once()
-    return *back(gradient, *ctx.saved_tensors, ctx.numbers, ctx.epsilon), None, None
+    return *back(gradient, *ctx.saved_tensors, ctx.numbers, ctx.epsilon), None, None, None
 
 
 _op_mlp = _register(
-    "mlp(Tensor x, Tensor packed, int[] numbers, float epsilon) -> Tensor",
+    "mlp(Tensor x, Tensor packed, int[] numbers, float epsilon, bool kept) -> (Tensor, Tensor)",
     _mlp,
-    ("mlp_back(Tensor gradient, Tensor x, Tensor packed, int[] numbers, float epsilon) -> (Tensor, Tensor)", _mlp_back),
+    (
+        "mlp_back(Tensor gradient, Tensor x, Tensor packed, Tensor hidden, int[] numbers, float epsilon) "
+        "-> (Tensor, Tensor)",
+        _mlp_back,
+    ),
     _mlp_gradient,
     _mlp_keep,
-    lambda x, packed, numbers, epsilon: torch.empty_like(x),
-    lambda gradient, x, packed, numbers, epsilon: (torch.empty_like(x), torch.empty_like(packed)),
+    lambda x, packed, numbers, epsilon, kept: (torch.empty_like(x), _hidden_of(x, numbers, kept)),
+    lambda gradient, x, packed, hidden, numbers, epsilon: (torch.empty_like(x), torch.empty_like(packed)),
 )
 
 
@@ -784,7 +802,9 @@ def mlp(x: torch.Tensor, norm, linears, nonlinearity: str, bivector: bool) -> to
         int(norm.weight_mv is not None),
         NONLINEARITIES[nonlinearity],
     ]
-    return _op_mlp(x, packed.to(x.dtype), numbers, norm.epsilon)
+    packed = packed.to(x.dtype)
+    kept = torch.is_grad_enabled() and (x.requires_grad or packed.requires_grad)
+    return _op_mlp(x, packed, numbers, norm.epsilon, kept)[0]
 
 
 # ------------------------------------------------------------------------------------------------- slim
@@ -882,6 +902,11 @@ def _slim_mlp_back(gradient, x, packed, numbers, epsilon):
     return dx, dpacked
 
 
+def _slim_mlp_keep(ctx, inputs, output):
+    x, packed, ctx.numbers, ctx.epsilon = inputs
+    ctx.save_for_backward(x, packed)
+
+
 def _slim_mlp_gradient(ctx, gradient, back):
     _once()
     return *back(gradient, *ctx.saved_tensors, ctx.numbers, ctx.epsilon), None, None
@@ -895,7 +920,7 @@ _op_slim_mlp = _register(
         _slim_mlp_back,
     ),
     _slim_mlp_gradient,
-    _mlp_keep,
+    _slim_mlp_keep,
     lambda x, packed, numbers, epsilon: torch.empty_like(x),
     lambda gradient, x, packed, numbers, epsilon: (torch.empty_like(x), torch.empty_like(packed)),
 )

@@ -245,6 +245,25 @@ def test_kernels_take_strided_tensors():
 
 
 @needs_library
+def test_hidden_rows_are_kept_only_for_a_backward_pass(monkeypatch):
+    kept = []
+
+    def spy(x, numbers, keep, room=native._hidden_of):
+        kept.append(keep)
+        return room(x, numbers, keep)
+
+    monkeypatch.setattr(native, "_hidden_of", spy)
+    block, x = block_of(4, 6, 2), torch.randn(2, 5, rows.width(4, 6))
+    block.rows(x)
+    with torch.no_grad():
+        block.rows(x)
+    block.requires_grad_(False)
+    block.rows(x)
+    block.rows(x.clone().requires_grad_())
+    assert kept == [True, False, False, True]
+
+
+@needs_library
 @pytest.mark.parametrize("kind", ["full", "slim"])
 def test_operators_are_what_is_called_directly(kind, monkeypatch):
     """Where somebody looks (a mode here, a compiler elsewhere) the registered operators run, to the same bits."""
