@@ -515,6 +515,13 @@ def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
+def _signed(value: float, width: float) -> str:
+    """With sign and as many decimals as give an interval of that width two digits."""
+    decimals = min(max(1 - math.floor(math.log10(width)), 1), 12) if width > 0 else 12
+    text = f"{value:+.{decimals}f}".replace("-", "\N{MINUS SIGN}")
+    return text if text.strip("+\N{MINUS SIGN}0.") else text[1:]
+
+
 def paired_interval(values: list[float], level: float) -> dict[str, Any]:
     """Estimate and interval of the centre of paired differences, one a seed: {estimate, low, high, method}.
 
@@ -585,13 +592,14 @@ def _judge_model(seeds: list[dict[str, Any]], metric: str, tolerance: float, lev
         return found | {"word": "undecided", "reason": f"some seed has no {name}: a class is missing among its events"}
     told = f"{name} of B minus A, paired over {len(seeds)} seed{'s' if len(seeds) > 1 else ''}: "
     if interval["low"] is None:
-        told += f"{interval['estimate']:+.4g}, and one seed does not show the spread between seeds"
+        told += f"{_signed(interval['estimate'], tolerance)}, and one seed does not show the spread between seeds"
     else:
-        how = "exact" if interval["method"] == "signed-rank" else "model-based: normal differences"
-        told += (
-            f"{interval['estimate']:+.4g}, between {interval['low']:+.4g} and {interval['high']:+.4g} "
-            f"({_percent(level)}, {how})"
+        estimate, low, high = (
+            _signed(interval[end], interval["high"] - interval["low"] or tolerance)
+            for end in ("estimate", "low", "high")
         )
+        how = "exact" if interval["method"] == "signed-rank" else "model-based: normal differences"
+        told += f"{estimate}, between {low} and {high} ({_percent(level)}, {how})"
     bound = f"±{tolerance:.4g}"
     if interval["low"] is not None and (interval["low"] > tolerance or interval["high"] < -tolerance):
         better = (interval["estimate"] > 0) != (metric == "log_loss")

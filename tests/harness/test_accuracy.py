@@ -342,8 +342,8 @@ def test_a_loss_at_every_seed_is_seen_though_seeds_differ_more():
         {"estimate": -0.011, "low": -0.012, "high": -0.010, "method": "signed-rank"}
     )
     assert found["reason"] == (
-        "accuracy of B minus A, paired over 6 seeds: -0.011, between -0.012 and -0.01 (95 %, exact): all of it beyond "
-        "±0.005, B is worse"
+        "accuracy of B minus A, paired over 6 seeds: \N{MINUS SIGN}0.0110, between \N{MINUS SIGN}0.0120 and "
+        "\N{MINUS SIGN}0.0100 (95 %, exact): all of it beyond ±0.005, B is worse"
     )
 
 
@@ -358,12 +358,18 @@ def test_differences_within_the_tolerance_are_indistinguishable():
     assert found["reason"].endswith("(95 %, exact): within ±0.005")
 
 
+def test_differences_are_told_with_the_digits_that_their_interval_has():
+    found = word_of([0.00012, -0.00011, 0.00021, -0.00002, -0.00019, 0.00001])
+    assert "6 seeds: 0.00000, between \N{MINUS SIGN}0.00019 and +0.00021 (95 %" in found["reason"]
+    assert "6 seeds: +0.0200, between +0.0200 and +0.0200 (95 %" in word_of([0.02] * 6)["reason"]
+
+
 def test_one_seed_decides_nothing_and_asks_for_six():
     found = word_of([-0.3])
     assert (found["word"], found["seeds_needed"]) == ("undecided", 6)
     assert found["reason"] == (
-        "accuracy of B minus A, paired over 1 seed: -0.3, and one seed does not show the spread between seeds: "
-        "not settled against ±0.005; more seeds needed: 6 in all"
+        "accuracy of B minus A, paired over 1 seed: \N{MINUS SIGN}0.3000, and one seed does not show the spread between "
+        "seeds: not settled against ±0.005; more seeds needed: 6 in all"
     )
 
 
