@@ -368,8 +368,8 @@ def test_one_seed_decides_nothing_and_asks_for_six():
     found = word_of([-0.3])
     assert (found["word"], found["seeds_needed"]) == ("undecided", 6)
     assert found["reason"] == (
-        "accuracy of B minus A, paired over 1 seed: \N{MINUS SIGN}0.3000, and one seed does not show the spread between "
-        "seeds: not settled against ±0.005; more seeds needed: 6 in all"
+        "accuracy of B minus A, paired over 1 seed: \N{MINUS SIGN}0.3000, and one seed does not show the spread "
+        "between seeds: not settled against ±0.005; more seeds needed: 6 in all"
     )
 
 
