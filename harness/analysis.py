@@ -976,6 +976,7 @@ class Analysis:
             "control": None if self.control_p is None else {"p": self.control_p, "units": len(self.controls)},
             "seed": comparison.seed,
             "inputs": self._inputs(),
+            "laid": {arm: laid(comparison, arm) for arm in "ab"},
             "environment": self._environment(),
         }
 
@@ -1189,6 +1190,22 @@ class Analysis:
             "common": {"machine": self.comparison.machine, "revision": self.comparison.revision, **common},
             **{arm: {key: first[arm][key] for key in sorted(first[arm].keys() - same)} for arm in ("a", "b")},
         }
+
+
+def own(opening: record.Comparison, arm: str) -> dict:
+    """The parameters that a comparison's scenario itself gives to one of its arms."""
+    scenario = opening.scenario
+    return {
+        **scenario.get("parameters", {}),
+        **scenario.get("arms", {}).get(opening.arms[arm]["name"], {}).get("parameters", {}),
+    }
+
+
+def laid(opening: record.Comparison, arm: str, parameters: dict | None = None) -> dict:
+    """What of an arm's parameters, or of these, is not its scenario's own: a variant's difference (-p)."""
+    known = own(opening, arm)
+    given = (opening.arms[arm].get("parameters") or {}) if parameters is None else parameters
+    return {key: value for key, value in given.items() if key not in known or known[key] != value}
 
 
 def summarise(entries: list[record.AnyEntry]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import difflib
 import tomllib
 from pathlib import Path
 
-from harness import records
+from harness import analysis, records
 from harness.errors import ConfigurationError, sentence
 from harness.report import numbers
 
@@ -63,25 +63,9 @@ def _check(where: str, claim: dict) -> None:
         raise ConfigurationError(sentence(where, "'elsewhere' or arms that show it", f"'{beside_it[0]}' too"))
 
 
-def own(opening: records.Comparison, arm: str) -> dict:
-    """The parameters that a comparison's scenario itself gives to one of its arms."""
-    scenario = opening.scenario
-    return {
-        **scenario.get("parameters", {}),
-        **scenario.get("arms", {}).get(opening.arms[arm]["name"], {}).get("parameters", {}),
-    }
-
-
-def laid(opening: records.Comparison, arm: str, parameters: dict | None = None) -> dict:
-    """What of an arm's parameters, or of these, is not its scenario's own: a variant's difference (-p)."""
-    known = own(opening, arm)
-    given = (opening.arms[arm].get("parameters") or {}) if parameters is None else parameters
-    return {key: value for key, value in given.items() if key not in known or known[key] != value}
-
-
 def asks(opening: records.Comparison, parameters: dict) -> bool:
     """Whether both arms were measured with these parameters laid over their scenario's, and with no other."""
-    return all(laid(opening, arm) == laid(opening, arm, parameters) for arm in "ab")
+    return all(analysis.laid(opening, arm) == analysis.laid(opening, arm, parameters) for arm in "ab")
 
 
 def beside(claims: list[dict], rows: list[dict]) -> list[dict]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from harness import records, stats
+from harness import analysis, records, stats
 from harness.errors import ConfigurationError, sentence
 from harness.report import claims, numbers, plots, tables, words
 from harness.report.html import TEMPLATES, render
@@ -95,9 +95,9 @@ def _name_variants(rows: list[dict]) -> None:
         given = [{arm: _settings(row["opening"].arms[arm].get("parameters") or {}) for arm in "ab"} for row in group]
         seen = collections.Counter((arm, text) for mine in given for arm in "ab" for text in mine[arm].values())
         for row, mine in zip(group, given):
-            laid = {arm: claims.laid(row["opening"], arm) for arm in "ab"}
+            over = {arm: analysis.laid(row["opening"], arm) for arm in "ab"}
             told = [
-                ", ".join(text for key, text in mine[arm].items() if key in laid[arm] or seen[arm, text] < len(group))
+                ", ".join(text for key, text in mine[arm].items() if key in over[arm] or seen[arm, text] < len(group))
                 for arm in "ab"
             ]
             apart = "; ".join(f"{letter} {text}" for letter, text in zip("AB", told) if text)
@@ -105,7 +105,7 @@ def _name_variants(rows: list[dict]) -> None:
 
 
 def _settings(parameters: dict) -> dict[str, str]:
-    return {key: f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in parameters.items()}
+    return dict(zip(parameters, words.settings(parameters)))
 
 
 def _titled(one: dict) -> dict:

@@ -395,9 +395,10 @@ def record_gz(entries: list) -> bytes:
 
 def facts(summary: dict) -> list[tuple[str, str]]:
     """The numbers beside the verdict and its reason: (label of at most 11 letters, text)."""
-    rows = []
+    laid = words.laid(summary)
+    rows = [("parameters", laid)] if laid else []
     if words.values_alone(summary):
-        return [(words.unit_word(summary, True), _units(summary)), *accuracy(summary)[1:]]
+        return [*rows, (words.unit_word(summary, True), _units(summary)), *accuracy(summary)[1:]]
     estimate, low, high = words.ratio_parts(summary)
     bounds = f", {words.level(summary)} between {low} and {high}" if low != numbers.NOTHING else ", no interval"
     counts = "" if words.counts(summary) else "; it does not count"

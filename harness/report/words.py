@@ -3,6 +3,7 @@
 All of them are made from the summary (analysis.py) and nothing else, so every page says the same.
 """
 
+import json
 import math
 
 from harness.report import numbers
@@ -151,6 +152,17 @@ def title(summary: dict) -> str:
     if values_alone(summary):
         return f"Does {quoted(summary, 'b')} give the result of {quoted(summary, 'a')}?"
     return printable(summary.get("question") or summary["scenario"])
+
+
+def settings(parameters: dict) -> list[str]:
+    """Parameters as on the command line: jets=64, net="slim"."""
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in parameters.items()]
+
+
+def laid(summary: dict) -> str:
+    """Parameters laid over the scenario's own: 'jets=64', 'A jets=64; B jets=16', or an empty string."""
+    a, b = (printable(", ".join(settings((summary.get("laid") or {}).get(arm) or {}))) for arm in "ab")
+    return a if a == b else "; ".join(f"{letter} {text}" for letter, text in (("A", a), ("B", b)) if text)
 
 
 def times_as_fast(summary: dict) -> str:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from harness import records, report
 from harness.cli import cli
 from harness.errors import ConfigurationError
-from harness.report import claims, index
+from harness.report import claims, index, tables
 
 DATA = Path(__file__).parents[1] / "data" / "records"
 sys.path.insert(0, str(DATA))
@@ -126,6 +126,24 @@ def test_variants_of_a_comparison_are_named_by_what_was_laid_over_and_share_no_h
     assert "<b>" not in page
     told = index.history(rows, "grouping")
     assert f"grouping, {forward}: grouped (B) against per-frame (A), CPU time per pixel\n" in told
+
+
+@pytest.mark.parametrize(
+    ("given", "arms", "told"),
+    [
+        ({}, "ab", None),
+        ({"gradient": False, "jets": 64}, "ab", "gradient=false, jets=64"),
+        ({"jets": 64}, "b", "B jets=64"),
+    ],
+)
+def test_every_page_tells_the_parameters_laid_over(tmp_path, given, arms, told):
+    variant(tmp_path, 1, given, arms)
+    material = report.Material(records.read(next(tmp_path.glob("*/*/*.jsonl"))))
+    assert dict(tables.facts(material.summary)).get("parameters") == told
+    if told:
+        assert f"parameters  {told}\n" in report.terminal(material.summary)
+        assert f"| parameters | {told} |" in report.markdown(material)
+        assert told in report.html(material).split("Blocks in the order")[0].split("</svg>")[-1]
 
 
 def test_a_lone_variant_is_named(tmp_path):

@@ -167,18 +167,18 @@ TWINS = {
     ),
     "a claim is set beside any variant": (
         "report.claims.asks",
-        "laid(opening, arm) == laid(opening, arm, parameters)",
+        "analysis.laid(opening, arm) == analysis.laid(opening, arm, parameters)",
         "True",
         with_folder(test_report_index.test_a_claim_is_not_set_beside_another_variant),
     ),
     "a variant of one arm answers for both": (
         "report.claims.asks",
-        'all(laid(opening, arm) == laid(opening, arm, parameters) for arm in "ab")',
-        'laid(opening, "b") == laid(opening, "b", parameters)',
+        'all(analysis.laid(opening, arm) == analysis.laid(opening, arm, parameters) for arm in "ab")',
+        'analysis.laid(opening, "b") == analysis.laid(opening, "b", parameters)',
         with_folder(test_report_index.test_a_claim_is_not_set_beside_another_variant),
     ),
     "the scenario's own parameters are a variant": (
-        "report.claims.laid",
+        "analysis.laid",
         "key not in known or known[key] != value",
         "True",
         with_folder(
@@ -187,7 +187,7 @@ TWINS = {
     ),
     "a lone variant has no name": (
         "report.index._name_variants",
-        "key in laid[arm] or ",
+        "key in over[arm] or ",
         "",
         with_folder(test_report_index.test_a_lone_variant_is_named),
     ),
