@@ -1,6 +1,7 @@
 """What every test starts from: caches inside the clone, one thread, and a way to run the command line."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,9 @@ for variable, value in {
     "OMP_NUM_THREADS": "1",
 }.items():
     os.environ.setdefault(variable, value)
+
+# A shell's background job ignores interrupts, and so would every process that a test interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
