@@ -100,8 +100,7 @@ def _name_variants(rows: list[dict]) -> None:
                 ", ".join(text for key, text in mine[arm].items() if key in over[arm] or seen[arm, text] < len(group))
                 for arm in "ab"
             ]
-            apart = "; ".join(f"{letter} {text}" for letter, text in zip("AB", told) if text)
-            row["variant"] = words.printable(told[0] if told[0] == told[1] else apart)
+            row["variant"] = words.of_both(*told)
 
 
 def _settings(parameters: dict) -> dict[str, str]:

@@ -161,8 +161,12 @@ def settings(parameters: dict) -> list[str]:
 
 def laid(summary: dict) -> str:
     """Parameters laid over the scenario's own: 'jets=64', 'A jets=64; B jets=16', or an empty string."""
-    a, b = (printable(", ".join(settings((summary.get("laid") or {}).get(arm) or {}))) for arm in "ab")
-    return a if a == b else "; ".join(f"{letter} {text}" for letter, text in (("A", a), ("B", b)) if text)
+    return of_both(*(", ".join(settings((summary.get("laid") or {}).get(arm) or {})) for arm in "ab"))
+
+
+def of_both(a: str, b: str) -> str:
+    """What is told of two arms, once where it is the same."""
+    return printable(a if a == b else "; ".join(f"{letter} {text}" for letter, text in (("A", a), ("B", b)) if text))
 
 
 def times_as_fast(summary: dict) -> str:

@@ -12,7 +12,6 @@ first) and `settings` (tables of the scenario's keys, as -s).
 
 import argparse
 import dataclasses
-import json
 import os
 import shutil
 import subprocess
@@ -24,7 +23,7 @@ from typing import Any
 
 from harness import records, report, scenario
 from harness.errors import ConfigurationError, sentence
-from harness.report import claims
+from harness.report import claims, words
 from harness.worker import nearest
 
 HERE = Path(__file__).resolve().parent
@@ -68,21 +67,17 @@ class Wanted:
 
     def arguments(self) -> list[str]:
         """Those of `harness ab`."""
-        words = [f"{self.scenario}:{self.a}", f"{self.scenario}:{self.b}"]
+        given = [f"{self.scenario}:{self.a}", f"{self.scenario}:{self.b}"]
         for option, table in (("-p", self.parameters), ("-s", self.settings)):
-            for setting in _settings(table):
-                words += [option, setting]
-        return words
+            for setting in words.settings(table):
+                given += [option, setting]
+        return given
 
     def __str__(self) -> str:
         # neither a schedule nor a prediction changes what is asked
         shown = [key for key in self.settings if not key.startswith(("schedule.", "scenario.predict."))]
-        told = _settings({**self.parameters, **{key: self.settings[key] for key in shown}})
+        told = words.settings({**self.parameters, **{key: self.settings[key] for key in shown}})
         return ", ".join([f"{self.scenario}: {self.b} against {self.a}", *told])
-
-
-def _settings(table: dict[str, Any]) -> list[str]:
-    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in table.items()]
 
 
 def _dotted(table: dict[str, Any]) -> dict[str, Any]:
@@ -230,8 +225,9 @@ def main(argv: list[str] | None = None) -> int:
         print("the tree has changes; commit them first, so that the records name a commit", file=sys.stderr)
         return 2
     missing = 0
+    there = present(options.folder)
     for one in chosen:
-        place, over = newest(one, present(options.folder))
+        place, over = newest(one, there)
         state = "there" if over else "cut off" if place else "missing"
         print(f"{state:<8} {one}", file=sys.stderr, flush=True)
         if options.list or (over and not options.again):
